@@ -1,0 +1,2 @@
+//! The `ringway` command.
+fn main() {}
