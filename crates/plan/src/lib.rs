@@ -1,8 +1,14 @@
 //! Collectives as data.
 //!
-//! This crate holds *what to do*: a collective is written down as a plan, for each
+//! This crate holds *what to do*: a collective is written down as a [`plan`](plan::Plan), for each
 //! rank a few lanes of steps over regions of memory, before a byte moves. It contains no
 //! I/O, no clock, no thread and no `unsafe`: values in, values out.
 #![forbid(unsafe_code)]
 
+pub mod build;
+pub mod plan;
+pub mod problem;
 pub mod types;
+pub mod verify;
+
+pub mod algorithm;

@@ -1,0 +1,215 @@
+//! The algorithms: small pure functions from a call to one rank's part of a plan.
+//!
+//! | algorithm | collectives | moves |
+//! |---|---|---|
+//! | one_shot | all_reduce, reduce, reduce_scatter | everybody reads every input |
+//! | two_shot | all_reduce, reduce, broadcast | reduce-scatter, then all-gather, all to all |
+//! | ring | all_reduce, reduce_scatter, all_gather, broadcast, reduce | neighbours only |
+//! | direct | all_gather, broadcast, gather, scatter, all_to_all | straight to whom it concerns |
+//!
+//! A new algorithm is one file here and one line in each table below; it is then proved, run,
+//! simulated, priced and drawn with no other change.
+//!
+//! **Invariant:** all ranks derive their parts from the same arguments alone, and a rank's cost is
+//! proportional to its own steps.
+
+mod direct;
+mod one_shot;
+mod ring;
+mod two_shot;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::build::{Builder, Context, PortSize, Tuning};
+use crate::plan::{Plan, RankPlan};
+use crate::problem::{Extent, Problem};
+use crate::types::{Collective, Rank, UnknownName};
+
+/// The known algorithms.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Algorithm {
+    /// Everybody reads every input and folds it alone: fewest steps.
+    OneShot,
+    /// Each rank folds its share and shows it to all: fewest bytes in two steps.
+    TwoShot,
+    /// Around the ring: fewest bytes, neighbours only.
+    Ring,
+    /// Straight from source to destination.
+    Direct,
+}
+
+impl Algorithm {
+    /// Every algorithm.
+    pub const ALL: [Self; 4] = [Self::OneShot, Self::TwoShot, Self::Ring, Self::Direct];
+
+    /// The name used on the command line and in messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OneShot => "one_shot",
+            Self::TwoShot => "two_shot",
+            Self::Ring => "ring",
+            Self::Direct => "direct",
+        }
+    }
+
+    /// Whether the algorithm can do this call on these hosts.
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub fn supports(self, problem: &Problem, hosts: &[u32]) -> Result<(), String> {
+        let collectives: &[Collective] = match self {
+            Self::OneShot => one_shot::COLLECTIVES,
+            Self::TwoShot => two_shot::COLLECTIVES,
+            Self::Ring => ring::COLLECTIVES,
+            Self::Direct => direct::COLLECTIVES,
+        };
+        let _ = hosts;
+        if !collectives.contains(&problem.collective) {
+            return Err(format!("{self} has no {}", problem.collective));
+        }
+        Ok(())
+    }
+
+    /// One rank's part. Call only where [`Algorithm::supports`] says yes.
+    #[must_use]
+    pub fn build(self, context: Context<'_>) -> RankPlan {
+        let mut builder = Builder::new(context);
+        if context.ranks() == 1 {
+            alone(&mut builder);
+        } else {
+            match self {
+                Self::OneShot => one_shot::build(&mut builder),
+                Self::TwoShot => two_shot::build(&mut builder),
+                Self::Ring => ring::build(&mut builder),
+                Self::Direct => direct::build(&mut builder),
+            }
+        }
+        builder.finish()
+    }
+
+    /// Every rank's part.
+    #[must_use]
+    pub fn plan(self, problem: &Problem, hosts: &[u32], tuning: Tuning) -> Plan {
+        self.plan_each(
+            &vec![problem.clone(); problem.ranks as usize],
+            hosts,
+            tuning,
+        )
+    }
+
+    /// Every rank's part where the ranks' calls differ (all_to_all_v).
+    #[must_use]
+    pub fn plan_each(self, problems: &[Problem], hosts: &[u32], tuning: Tuning) -> Plan {
+        let ranks = (0..)
+            .zip(problems)
+            .map(|(rank, problem)| {
+                self.build(Context {
+                    problem,
+                    rank,
+                    hosts,
+                    tuning,
+                })
+            })
+            .collect();
+        Plan {
+            algorithm: self.name().to_owned(),
+            problems: problems.to_vec(),
+            hosts: hosts.to_vec(),
+            ranks,
+        }
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = UnknownName;
+
+    fn from_str(word: &str) -> Result<Self, UnknownName> {
+        let plain = word.to_ascii_lowercase().replace(['_', '-'], "");
+        Self::ALL
+            .into_iter()
+            .find(|algorithm| algorithm.name().replace('_', "") == plain)
+            .ok_or_else(|| UnknownName {
+                kind: "algorithm",
+                given: word.to_owned(),
+                choices: Self::ALL.map(Self::name).join(", "),
+            })
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// One rank: every collective is a copy or a finished reduction of its own input.
+fn alone(builder: &mut Builder<'_>) {
+    let problem = builder.context().problem;
+    let count = problem.output_count(0).min(problem.input_count(0));
+    let whole = Extent::new(0, count);
+    let lane = 0;
+    builder.port(
+        lane,
+        PortSize {
+            boxes: 0,
+            slot_bytes: 0,
+            stage_bytes: 0,
+            slots: 1,
+        },
+    );
+    if problem.collective.reduces() {
+        let own = builder.own(whole);
+        builder.reduce(lane, &[own], builder.output(whole), true);
+    } else {
+        builder.copy(lane, builder.input(whole), builder.output(whole));
+    }
+}
+
+/// The box at `to` for messages of `from` when everybody sends to everybody.
+fn box_from(from: Rank, to: Rank, ranks: Rank) -> u32 {
+    (from + ranks - to) % ranks - 1
+}
+
+/// The rounds in which one lane goes through every rank's share, a piece of each at a time.
+///
+/// All ranks have the same number of rounds; a share that is shorter than the longest has empty
+/// cuts in the last ones.
+struct Rounds {
+    parts: Vec<Extent>,
+    piece: u64,
+    longest: u64,
+}
+
+impl Rounds {
+    fn new(context: Context<'_>, lane: u32, piece: u64, share: impl Fn(Rank) -> Extent) -> Self {
+        let lanes = u64::from(context.tuning.lanes);
+        let parts: Vec<Extent> = (0..context.ranks())
+            .map(|of| share(of).part(lanes, u64::from(lane), context.grain()))
+            .collect();
+        let longest = parts.iter().map(|part| part.count).max().unwrap_or(0);
+        Self {
+            parts,
+            piece,
+            longest,
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.longest.div_ceil(self.piece)
+    }
+
+    /// What of the share of rank `of` is dealt with in `round`.
+    fn cut(&self, of: Rank, round: u64) -> Extent {
+        let part = self.parts[of as usize];
+        let skip = (round * self.piece).min(part.count);
+        Extent::new(part.start + skip, self.piece.min(part.count - skip))
+    }
+}
+
+#[cfg(test)]
+mod tests;

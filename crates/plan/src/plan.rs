@@ -1,0 +1,249 @@
+//! The plan: for each rank a few lanes of steps over regions of memory.
+//!
+//! ```text
+//! plan ── rank 0 ── lane 0: copy · put+signal · wait · reduce …
+//!      │         └─ lane 1: …
+//!      └─ rank 1 ── …
+//! ```
+//!
+//! # What the steps mean
+//!
+//! * Lanes are independent; a lane runs its steps in order. A rank's part is done when all its
+//!   lanes are.
+//! * `Put` ends when its source may be reused. What it wrote is visible at the peer once the
+//!   peer has waited for a later signal of the same lane to that peer (its own, if it has one).
+//!   Nothing else orders it: not a signal to a third rank, not another lane.
+//! * `Signal` raises a counter at the peer, `Wait` stands until the counter of `(peer, flag)` has
+//!   been raised `count` times in this operation. All signals of one `(peer, flag)` come from one
+//!   lane, so that "the third signal" means one thing.
+//! * `Window(peer)` is the peer's scratch, mapped: only where the transport maps peer memory.
+//! * Values in memory have a [`Form`]; operands say whether they are a rank's untouched input
+//!   (`fresh`), which pre-multiplied sums scale, or a partial result.
+//!
+//! **Invariant:** a plan says nothing of time, threads, sockets or addresses, and running it
+//! needs no decision that is not written in it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::problem::Problem;
+use crate::types::{DataType, Form, Rank};
+
+/// A number that names one counter between two ranks.
+pub type Flag = u16;
+
+/// Most flags a plan may use towards one peer.
+pub const FLAGS_MAX: usize = 128;
+
+/// Most lanes a rank may have.
+pub const LANES_MAX: usize = 64;
+
+/// A region of memory a step may name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Region {
+    /// A user's input buffer (fused operations have several).
+    Input(u16),
+    /// A user's output buffer.
+    Output(u16),
+    /// This rank's scratch memory.
+    Scratch,
+    /// The scratch memory of a peer, mapped.
+    Window(Rank),
+}
+
+/// A run of values in a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Span {
+    /// Where.
+    pub region: Region,
+    /// First byte.
+    pub offset: u64,
+    /// Number of values.
+    pub count: u64,
+    /// What kind of values.
+    pub form: Form,
+}
+
+impl Span {
+    /// Bytes of the span.
+    #[must_use]
+    pub fn bytes(&self, data_type: DataType) -> u64 {
+        self.count * self.form.size(data_type) as u64
+    }
+
+    /// The `count` values from value `start` of this span.
+    #[must_use]
+    pub fn slice(&self, start: u64, count: u64, data_type: DataType) -> Self {
+        debug_assert!(start + count <= self.count);
+        Self {
+            offset: self.offset + start * self.form.size(data_type) as u64,
+            count,
+            ..*self
+        }
+    }
+}
+
+/// One input of a reduction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Operand {
+    /// The values.
+    pub span: Span,
+    /// The rank whose untouched input this is; `None` for partial results.
+    pub fresh: Option<Rank>,
+}
+
+/// Where a put lands, in the peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Landing {
+    /// [`Region::Scratch`] or [`Region::Output`] of the peer.
+    pub region: Region,
+    /// First byte.
+    pub offset: u64,
+}
+
+/// One step of a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Step {
+    /// Copies values; source and target have the same form.
+    Copy {
+        /// From.
+        source: Span,
+        /// To.
+        target: Span,
+    },
+    /// Folds operands from left to right into the target.
+    Reduce {
+        /// Index of the first operand in [`RankPlan::operands`].
+        first: u32,
+        /// Number of operands.
+        operands: u32,
+        /// To.
+        target: Span,
+        /// Whether this is the last reduction of these values: averages divide, narrow floats
+        /// round.
+        finish: bool,
+    },
+    /// Writes to a peer's memory, then raises a counter there.
+    Put {
+        /// To whom.
+        peer: Rank,
+        /// From.
+        source: Span,
+        /// To, at the peer.
+        target: Landing,
+        /// The counter to raise once the values are visible there.
+        signal: Option<Flag>,
+    },
+    /// Raises a counter at a peer, after everything this lane put there.
+    Signal {
+        /// At whom.
+        peer: Rank,
+        /// Which.
+        flag: Flag,
+    },
+    /// Stands until a peer has raised a counter here `count` times.
+    Wait {
+        /// By whom.
+        peer: Rank,
+        /// Which.
+        flag: Flag,
+        /// How often, since the operation began.
+        count: u32,
+    },
+}
+
+/// What one rank does.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankPlan {
+    /// Independent lists of steps.
+    pub lanes: Vec<Vec<Step>>,
+    /// Operands of all reductions.
+    pub operands: Vec<Operand>,
+    /// Bytes of scratch used, at this rank and by peers that write to it.
+    pub scratch_bytes: u64,
+    /// Peers whose memory this rank writes, or that read this rank's: their earlier operations must
+    /// be over before scratch of the same place is used again.
+    pub touches: Vec<Rank>,
+}
+
+impl RankPlan {
+    /// The operands of a reduction.
+    #[must_use]
+    pub fn operands(&self, first: u32, count: u32) -> &[Operand] {
+        let first = first as usize;
+        self.operands
+            .get(first..first + count as usize)
+            .unwrap_or(&[])
+    }
+
+    /// Number of steps in all lanes.
+    #[must_use]
+    pub fn steps(&self) -> usize {
+        self.lanes.iter().map(Vec::len).sum()
+    }
+
+    /// The peers this rank signals, waits for, writes to or reads from.
+    #[must_use]
+    pub fn peers(&self) -> Vec<Rank> {
+        let mut peers: Vec<Rank> = self.touches.clone();
+        for step in self.lanes.iter().flatten() {
+            match *step {
+                Step::Put { peer, .. } | Step::Signal { peer, .. } | Step::Wait { peer, .. } => {
+                    peers.push(peer);
+                }
+                Step::Copy { source, target } => {
+                    for span in [source, target] {
+                        if let Region::Window(peer) = span.region {
+                            peers.push(peer);
+                        }
+                    }
+                }
+                Step::Reduce { .. } => {}
+            }
+        }
+        for operand in &self.operands {
+            if let Region::Window(peer) = operand.span.region {
+                peers.push(peer);
+            }
+        }
+        peers.sort_unstable();
+        peers.dedup();
+        peers
+    }
+}
+
+/// A whole plan: every rank's part. Verifier, explainer and simulator use it; a running rank
+/// holds only its own [`RankPlan`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// Name of the algorithm that made it.
+    pub algorithm: String,
+    /// What it does, as each rank sees it (they differ only for all_to_all_v).
+    pub problems: Vec<Problem>,
+    /// Which ranks map each other's memory: those with the same number here.
+    pub hosts: Vec<u32>,
+    /// What each rank does.
+    pub ranks: Vec<RankPlan>,
+}
+
+/// The place of a step, for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// Rank.
+    pub rank: Rank,
+    /// Lane of the rank.
+    pub lane: usize,
+    /// Step of the lane.
+    pub step: usize,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "rank {} lane {} step {}",
+            self.rank, self.lane, self.step
+        )
+    }
+}

@@ -1,0 +1,714 @@
+//! The verifier: runs a plan on symbols instead of numbers and proves it.
+//!
+//! Proved, for every rank at once:
+//! * **result**: each contribution reaches each output exactly once, in the promised order, and all
+//!   ranks that hold the same result fold it the same way (same bits everywhere);
+//! * **progress**: no wait stands for ever, with the credits the plan really has; every
+//!   signal is waited for, so that the next operation starts from known counters;
+//! * **races**: no two accesses to the same bytes, one of them a write, are unordered. Order comes
+//!   from lanes and from signals (vector clocks), never from luck;
+//! * **bounds**: nothing outside a buffer or the declared scratch, no window without a mapping, no
+//!   write to an input, also when input and output are the same memory.
+//!
+//! Waiting on counters is monotone (no step can disable another), so one run stands for all
+//! interleavings: what is stuck here is stuck always, and what is ordered here is ordered always.
+
+mod expression;
+mod memory;
+mod outcome;
+
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use thiserror::Error;
+
+use crate::plan::{FLAGS_MAX, Flag, LANES_MAX, Landing, Place, Plan, Region, Span, Step};
+use crate::types::{DataType, Form, Rank};
+use expression::{Expressions, State, Value};
+use memory::{Bytes, Event, Memory, PutId, Writer};
+
+/// What a proof covered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Proof {
+    /// Steps run.
+    pub steps: u64,
+    /// Signals matched with waits.
+    pub signals: u64,
+}
+
+/// Why a plan is refused.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The plan's tables do not fit together.
+    #[error("{0}")]
+    Malformed(String),
+    /// A step names memory or peers it may not.
+    #[error("{place}: {what}")]
+    Illegal {
+        /// Where.
+        place: Place,
+        /// What is wrong.
+        what: String,
+    },
+    /// A wait that nobody will end.
+    #[error(
+        "{place}: deadlock: waits for signal {count} of flag {flag} from rank {peer}, which raises it only {raised} times"
+    )]
+    Deadlock {
+        /// Where.
+        place: Place,
+        /// Waited for.
+        peer: Rank,
+        /// The counter.
+        flag: Flag,
+        /// Needed.
+        count: u32,
+        /// Seen.
+        raised: u32,
+    },
+    /// Two accesses to the same bytes are unordered.
+    #[error(
+        "{place}: race: {what} bytes {bytes:?} of rank {rank}'s {region}, unordered with {other}"
+    )]
+    Race {
+        /// Where.
+        place: Place,
+        /// "reads" or "writes".
+        what: &'static str,
+        /// Whose memory.
+        rank: Rank,
+        /// Which.
+        region: String,
+        /// Which bytes.
+        bytes: (u64, u64),
+        /// The other access.
+        other: String,
+    },
+    /// A signal nobody waits for would be counted in the next operation.
+    #[error(
+        "rank {from} raises flag {flag} at rank {to} {raised} times, but only {waited} are waited for"
+    )]
+    LeftOver {
+        /// Signaller.
+        from: Rank,
+        /// Signalled.
+        to: Rank,
+        /// The counter.
+        flag: Flag,
+        /// Raised.
+        raised: u32,
+        /// Waited for.
+        waited: u32,
+    },
+    /// An output is not what the collective promises.
+    #[error("rank {rank}: output value {index} is {found}, not {expected}")]
+    WrongResult {
+        /// Whose output.
+        rank: Rank,
+        /// First wrong value.
+        index: u64,
+        /// What stands there.
+        found: String,
+        /// What should.
+        expected: String,
+    },
+}
+
+/// Proves `plan`, with input and output apart or, where `in_place`, in the same memory.
+///
+/// # Errors
+/// The first thing that cannot be proved, with rank, lane and step where there is one.
+pub fn verify(plan: &Plan, in_place: bool) -> Result<Proof, Refusal> {
+    let mut run = Run::new(plan, in_place)?;
+    run.execute()?;
+    run.check_signals()?;
+    outcome::check(&mut run)?;
+    Ok(run.proof)
+}
+
+type Clock = Vec<u32>;
+
+#[derive(Debug)]
+struct Lane {
+    place: Place,
+    /// What this lane knows of all lanes, itself excepted.
+    clock: Rc<Clock>,
+    /// Puts of this lane to each peer, oldest first.
+    puts: HashMap<Rank, Vec<(Bytes, PutId)>>,
+}
+
+#[derive(Debug)]
+struct Raised {
+    clock: Rc<Clock>,
+    lane: usize,
+    step: u32,
+    /// Puts to the signalled rank that this signal makes visible: all up to this many.
+    puts: usize,
+}
+
+#[derive(Debug, Default)]
+struct Counter {
+    raised: Vec<Raised>,
+    waited: u32,
+    waiter: Option<usize>,
+}
+
+struct Run<'p> {
+    plan: &'p Plan,
+    data_type: DataType,
+    memory: Memory,
+    expressions: Expressions,
+    lanes: Vec<Lane>,
+    /// Counter of (signaller, signalled, flag).
+    counters: HashMap<(Rank, Rank, Flag), Counter>,
+    /// How many puts of one lane another lane has seen arrive.
+    seen: HashMap<(usize, usize), usize>,
+    puts: u64,
+    proof: Proof,
+}
+
+impl<'p> Run<'p> {
+    fn new(plan: &'p Plan, in_place: bool) -> Result<Self, Refusal> {
+        let ranks = plan.ranks.len();
+        if plan.problems.len() != ranks || plan.hosts.len() != ranks || ranks == 0 {
+            return Err(Refusal::Malformed(format!(
+                "{ranks} ranks, {} problems and {} hosts: the three must be equal and not 0",
+                plan.problems.len(),
+                plan.hosts.len()
+            )));
+        }
+        let data_type = plan.problems[0].data_type;
+        for (rank, problem) in plan.problems.iter().enumerate() {
+            if problem.ranks as usize != ranks
+                || problem.data_type != data_type
+                || problem.collective != plan.problems[0].collective
+                || problem.root as usize >= ranks
+            {
+                return Err(Refusal::Malformed(format!(
+                    "the problem of rank {rank} does not fit the plan"
+                )));
+            }
+        }
+        let mut lanes = Vec::new();
+        for (rank, part) in (0..).zip(&plan.ranks) {
+            if part.lanes.len() > LANES_MAX {
+                return Err(Refusal::Malformed(format!(
+                    "rank {rank} has {} lanes; the most is {LANES_MAX}",
+                    part.lanes.len()
+                )));
+            }
+            for lane in 0..part.lanes.len() {
+                let place = Place {
+                    rank,
+                    lane,
+                    step: 0,
+                };
+                lanes.push(Lane {
+                    place,
+                    clock: Rc::default(),
+                    puts: HashMap::new(),
+                });
+            }
+        }
+        let blank = Rc::new(vec![0; lanes.len()]);
+        for lane in &mut lanes {
+            lane.clock = Rc::clone(&blank);
+        }
+        let mut memory = Memory::new(plan, in_place);
+        let mut expressions = Expressions::default();
+        let size = data_type.size() as u64;
+        for rank in 0..plan.problems[0].ranks {
+            let expression = expressions.leaf(rank);
+            memory.fill_input(
+                rank,
+                Value {
+                    state: State::Raw,
+                    expression,
+                    index: 0,
+                    size,
+                    skew: 0,
+                },
+            );
+        }
+        Ok(Self {
+            plan,
+            data_type,
+            memory,
+            expressions,
+            lanes,
+            counters: HashMap::new(),
+            seen: HashMap::new(),
+            puts: 0,
+            proof: Proof::default(),
+        })
+    }
+
+    /// Runs every lane as far as it goes, until nothing moves.
+    fn execute(&mut self) -> Result<(), Refusal> {
+        loop {
+            let mut moved = false;
+            let mut stuck = None;
+            for lane in 0..self.lanes.len() {
+                while let Some(step) = self.current(lane) {
+                    if !self.step(lane, step)? {
+                        stuck = stuck.or(Some((self.lanes[lane].place, step)));
+                        break;
+                    }
+                    self.lanes[lane].place.step += 1;
+                    self.proof.steps += 1;
+                    moved = true;
+                }
+            }
+            match stuck {
+                None => return Ok(()),
+                Some(_) if moved => {}
+                Some((place, step)) => return Err(self.deadlock(place, step)),
+            }
+        }
+    }
+
+    fn current(&self, lane: usize) -> Option<Step> {
+        let place = self.lanes[lane].place;
+        self.plan.ranks[place.rank as usize].lanes[place.lane]
+            .get(place.step)
+            .copied()
+    }
+
+    fn deadlock(&self, place: Place, step: Step) -> Refusal {
+        let Step::Wait { peer, flag, count } = step else {
+            return illegal(place, "stuck in a step that never waits");
+        };
+        let raised = self
+            .counters
+            .get(&(peer, place.rank, flag))
+            .map_or(0, |c| u32::try_from(c.raised.len()).unwrap_or(u32::MAX));
+        Refusal::Deadlock {
+            place,
+            peer,
+            flag,
+            count,
+            raised,
+        }
+    }
+
+    /// One step; `false` where it must wait.
+    fn step(&mut self, lane: usize, step: Step) -> Result<bool, Refusal> {
+        let place = self.lanes[lane].place;
+        match step {
+            Step::Copy { source, target } => {
+                if source.count != target.count || source.form != target.form {
+                    return Err(illegal(place, "copies between spans of different shape"));
+                }
+                let values = self.read(lane, source)?;
+                self.write(lane, target, values)?;
+            }
+            Step::Reduce {
+                first,
+                operands,
+                target,
+                finish,
+            } => {
+                self.reduce(lane, first, operands, target, finish)?;
+            }
+            Step::Put {
+                peer,
+                source,
+                target,
+                signal,
+            } => {
+                self.put(lane, peer, source, target)?;
+                if let Some(flag) = signal {
+                    self.signal(lane, peer, flag)?;
+                }
+            }
+            Step::Signal { peer, flag } => self.signal(lane, peer, flag)?,
+            Step::Wait { peer, flag, count } => return self.wait(lane, peer, flag, count),
+        }
+        Ok(true)
+    }
+
+    fn event(&self, lane: usize) -> Event {
+        let step = u32::try_from(self.lanes[lane].place.step + 1).unwrap_or(u32::MAX);
+        Event { lane, step }
+    }
+
+    /// Whose memory a span is, with windows and aliases resolved.
+    fn locate(&self, place: Place, span: Span, writes: bool) -> Result<Bytes, Refusal> {
+        let owner = match span.region {
+            Region::Window(peer) => {
+                self.check_peer(place, peer)?;
+                if self.plan.hosts[peer as usize] != self.plan.hosts[place.rank as usize] {
+                    return Err(illegal(
+                        place,
+                        &format!("rank {peer} does not map its memory here"),
+                    ));
+                }
+                let (toucher, touched) = if writes {
+                    (place.rank, peer)
+                } else {
+                    (peer, place.rank)
+                };
+                self.check_touch(place, toucher, touched)?;
+                peer
+            }
+            _ => place.rank,
+        };
+        let length = span.bytes(self.data_type);
+        self.memory
+            .locate(owner, span.region, span.offset, length, writes)
+            .map_err(|what| illegal(place, &what))
+    }
+
+    /// Scratch is used again by the next operations: whoever writes a peer's memory, or shows a
+    /// peer its own, must list it, so that the executor can wait until the peer is ready.
+    fn check_touch(&self, place: Place, toucher: Rank, touched: Rank) -> Result<(), Refusal> {
+        if self.plan.ranks[toucher as usize]
+            .touches
+            .binary_search(&touched)
+            .is_err()
+        {
+            return Err(illegal(
+                place,
+                &format!("rank {toucher} does not list rank {touched} in its touches"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn check_peer(&self, place: Place, peer: Rank) -> Result<(), Refusal> {
+        if peer as usize >= self.plan.ranks.len() {
+            return Err(illegal(place, &format!("there is no rank {peer}")));
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, lane: usize, span: Span) -> Result<Vec<(u64, Value)>, Refusal> {
+        let place = self.lanes[lane].place;
+        let bytes = self.locate(place, span, false)?;
+        let event = self.event(lane);
+        let clock = Rc::clone(&self.lanes[lane].clock);
+        let values = self
+            .memory
+            .read(bytes, event, &|other: Event| known(&clock, lane, other))
+            .map_err(|conflict| self.race(place, "reads", bytes, conflict))?;
+        let size = span.form.size(self.data_type) as u64;
+        for (at, value) in &values {
+            match value.state {
+                State::Unwritten => {
+                    return Err(illegal(
+                        place,
+                        &format!(
+                            "reads bytes at {at} of rank {}'s {} that nobody wrote",
+                            bytes.rank,
+                            self.memory.name(bytes)
+                        ),
+                    ));
+                }
+                State::Partial if span.form != Form::Accumulator && size != self.wide() => {
+                    return Err(illegal(place, "reads a partial result as plain elements"));
+                }
+                State::Raw | State::Final if value.size != size => {
+                    return Err(illegal(place, "reads plain elements as partial results"));
+                }
+                _ if value.size != size || !value.aligned() => {
+                    return Err(illegal(place, "reads values across their boundaries"));
+                }
+                _ => {}
+            }
+        }
+        Ok(values)
+    }
+
+    fn wide(&self) -> u64 {
+        self.data_type.accumulator().size() as u64
+    }
+
+    fn write(&mut self, lane: usize, span: Span, values: Vec<(u64, Value)>) -> Result<(), Refusal> {
+        let place = self.lanes[lane].place;
+        let bytes = self.locate(place, span, true)?;
+        let event = self.event(lane);
+        let clock = Rc::clone(&self.lanes[lane].clock);
+        self.memory
+            .write(bytes, values, Writer::Step(event), &|other: Event| {
+                known(&clock, lane, other)
+            })
+            .map_err(|conflict| self.race(place, "writes", bytes, conflict))
+    }
+
+    fn race(
+        &self,
+        place: Place,
+        what: &'static str,
+        bytes: Bytes,
+        other: memory::Conflict,
+    ) -> Refusal {
+        let other = match other {
+            memory::Conflict::InFlight => "a put still in flight".to_owned(),
+            memory::Conflict::With(event, kind) => {
+                let at = self.lanes[event.lane].place;
+                format!(
+                    "the {kind} at {}",
+                    Place {
+                        step: event.step as usize - 1,
+                        ..at
+                    }
+                )
+            }
+        };
+        Refusal::Race {
+            place,
+            what,
+            rank: bytes.rank,
+            region: self.memory.name(bytes),
+            bytes: (bytes.start, bytes.end),
+            other,
+        }
+    }
+
+    fn reduce(
+        &mut self,
+        lane: usize,
+        first: u32,
+        operands: u32,
+        target: Span,
+        finish: bool,
+    ) -> Result<(), Refusal> {
+        let place = self.lanes[lane].place;
+        let list = self.plan.ranks[place.rank as usize].operands(first, operands);
+        if list.is_empty() || list.len() != operands as usize {
+            return Err(illegal(place, "a reduction without its operands"));
+        }
+        if finish != (target.form == Form::Element) && self.wide() != self.data_type.size() as u64 {
+            return Err(illegal(
+                place,
+                "only finished reductions have the element type",
+            ));
+        }
+        let mut folded: Option<Vec<(u64, u64, Value)>> = None;
+        for operand in list {
+            if operand.span.count != target.count {
+                return Err(illegal(place, "operands of different length"));
+            }
+            let values = self.read(lane, operand.span)?;
+            let size = operand.span.form.size(self.data_type) as u64;
+            let mut runs = Vec::with_capacity(values.len());
+            for (index, (at, value)) in values.iter().enumerate() {
+                let end = values
+                    .get(index + 1)
+                    .map_or(operand.span.bytes(self.data_type), |n| n.0);
+                let fresh = match value.state {
+                    State::Raw => Some(self.expressions.leaf_rank(value.expression)),
+                    _ => None,
+                };
+                if fresh != operand.fresh {
+                    return Err(illegal(
+                        place,
+                        &format!(
+                            "operand says fresh from {:?}, but the values are {}",
+                            operand.fresh,
+                            self.expressions.describe(*value),
+                        ),
+                    ));
+                }
+                if value.state == State::Final {
+                    return Err(illegal(place, "reduces values that are already finished"));
+                }
+                runs.push((at / size, end / size, *value));
+            }
+            folded = Some(match folded {
+                None => runs,
+                Some(left) => self
+                    .expressions
+                    .fold_runs(&left, &runs)
+                    .map_err(|what| illegal(place, &what))?,
+            });
+        }
+        let size = target.form.size(self.data_type) as u64;
+        let state = if finish { State::Final } else { State::Partial };
+        let values = folded
+            .unwrap_or_default()
+            .into_iter()
+            .map(|(start, _, value)| {
+                (
+                    start * size,
+                    Value {
+                        state,
+                        size,
+                        skew: 0,
+                        ..value
+                    },
+                )
+            })
+            .collect();
+        self.write(lane, target, values)
+    }
+
+    fn put(
+        &mut self,
+        lane: usize,
+        peer: Rank,
+        source: Span,
+        target: Landing,
+    ) -> Result<(), Refusal> {
+        let place = self.lanes[lane].place;
+        self.check_peer(place, peer)?;
+        if !matches!(target.region, Region::Scratch | Region::Output(_)) {
+            return Err(illegal(
+                place,
+                "puts land in the peer's scratch or output only",
+            ));
+        }
+        let mapped = self.plan.hosts[peer as usize] == self.plan.hosts[place.rank as usize];
+        if mapped && peer != place.rank && target.region != Region::Scratch {
+            return Err(illegal(
+                place,
+                &format!("rank {peer} maps only its scratch here"),
+            ));
+        }
+        self.check_touch(place, place.rank, peer)?;
+        let values = self.read(lane, source)?;
+        let length = source.bytes(self.data_type);
+        let bytes = self
+            .memory
+            .locate(peer, target.region, target.offset, length, true)
+            .map_err(|what| illegal(place, &what))?;
+        let clock = Rc::clone(&self.lanes[lane].clock);
+        self.puts += 1;
+        let put = PutId(self.puts);
+        self.memory
+            .write(bytes, values, Writer::Put(put), &|other: Event| {
+                known(&clock, lane, other)
+            })
+            .map_err(|conflict| self.race(place, "writes", bytes, conflict))?;
+        self.lanes[lane]
+            .puts
+            .entry(peer)
+            .or_default()
+            .push((bytes, put));
+        Ok(())
+    }
+
+    fn signal(&mut self, lane: usize, peer: Rank, flag: Flag) -> Result<(), Refusal> {
+        let place = self.lanes[lane].place;
+        self.check_peer(place, peer)?;
+        if usize::from(flag) >= FLAGS_MAX {
+            return Err(illegal(
+                place,
+                &format!("flag {flag}: the most is {}", FLAGS_MAX - 1),
+            ));
+        }
+        let puts = self.lanes[lane].puts.get(&peer).map_or(0, Vec::len);
+        let step = self.event(lane).step;
+        let clock = Rc::clone(&self.lanes[lane].clock);
+        let counter = self.counters.entry((place.rank, peer, flag)).or_default();
+        if counter
+            .raised
+            .first()
+            .is_some_and(|first| first.lane != lane)
+        {
+            return Err(illegal(
+                place,
+                &format!("flag {flag} at rank {peer} is raised by two lanes"),
+            ));
+        }
+        counter.raised.push(Raised {
+            clock,
+            lane,
+            step,
+            puts,
+        });
+        self.proof.signals += 1;
+        Ok(())
+    }
+
+    fn wait(&mut self, lane: usize, peer: Rank, flag: Flag, count: u32) -> Result<bool, Refusal> {
+        let place = self.lanes[lane].place;
+        self.check_peer(place, peer)?;
+        if count == 0 {
+            return Err(illegal(place, "waits for no signal at all"));
+        }
+        let counter = self.counters.entry((peer, place.rank, flag)).or_default();
+        if *counter.waiter.get_or_insert(lane) != lane {
+            return Err(illegal(
+                place,
+                &format!("flag {flag} of rank {peer} is waited for in two lanes"),
+            ));
+        }
+        let Some(raised) = counter.raised.get(count as usize - 1) else {
+            return Ok(false);
+        };
+        counter.waited = counter.waited.max(count);
+        let (clock, from, step, puts) = (
+            Rc::clone(&raised.clock),
+            raised.lane,
+            raised.step,
+            raised.puts,
+        );
+        let mine = Rc::make_mut(&mut self.lanes[lane].clock);
+        for (known, told) in mine.iter_mut().zip(clock.iter()) {
+            *known = (*known).max(*told);
+        }
+        mine[from] = mine[from].max(step);
+        let event = self.event(lane);
+        let seen = self.seen.entry((from, lane)).or_default();
+        if let Some(sent) = self.lanes[from]
+            .puts
+            .get(&place.rank)
+            .filter(|_| puts > *seen)
+        {
+            for (bytes, put) in &sent[*seen..puts] {
+                self.memory.land(*bytes, *put, event);
+            }
+            *seen = puts;
+        }
+        Ok(true)
+    }
+
+    fn check_signals(&self) -> Result<(), Refusal> {
+        let mut left: Vec<_> = self
+            .counters
+            .iter()
+            .filter(|(_, counter)| counter.raised.len() != counter.waited as usize)
+            .collect();
+        left.sort_by_key(|(key, _)| **key);
+        match left.first() {
+            None => Ok(()),
+            Some((key, counter)) => Err(Refusal::LeftOver {
+                from: key.0,
+                to: key.1,
+                flag: key.2,
+                raised: u32::try_from(counter.raised.len()).unwrap_or(u32::MAX),
+                waited: counter.waited,
+            }),
+        }
+    }
+
+    /// What the lanes of `rank` know at the end, joined.
+    fn final_knowledge(&self, rank: Rank) -> Clock {
+        let mut joined = vec![0; self.lanes.len()];
+        for (index, lane) in self
+            .lanes
+            .iter()
+            .enumerate()
+            .filter(|(_, l)| l.place.rank == rank)
+        {
+            for (known, told) in joined.iter_mut().zip(lane.clock.iter()) {
+                *known = (*known).max(*told);
+            }
+            joined[index] = u32::MAX;
+        }
+        joined
+    }
+}
+
+fn known(clock: &Clock, lane: usize, event: Event) -> bool {
+    event.lane == lane || clock[event.lane] >= event.step
+}
+
+fn illegal(place: Place, what: &str) -> Refusal {
+    Refusal::Illegal {
+        place,
+        what: what.to_owned(),
+    }
+}
