@@ -585,6 +585,7 @@ impl<'a> Builder<'a> {
                 .collect(),
             operands: self.operands,
             scratch_bytes: self.scratch_bytes,
+            flags: u16::try_from(self.ports.len() * 2).expect("a plan has few ports"),
             touches: self.touches,
         }
     }

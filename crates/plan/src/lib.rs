@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod build;
+pub mod message;
 pub mod plan;
 pub mod problem;
 pub mod types;
