@@ -12,7 +12,7 @@ mod links;
 #[cfg(test)]
 mod simulator;
 
-pub(crate) use execution::{Buffers, Execution, Prepared};
+pub(crate) use execution::{Buffers, Execution, Part, Prepared};
 pub(crate) use links::Links;
 
 use crate::plan::plan::Flag;
@@ -56,8 +56,8 @@ pub(crate) trait Fabric {
 pub(crate) enum Progress {
     /// All lanes are at their end.
     Done,
-    /// At least one step was finished.
-    Moved,
+    /// At least one step was finished; one of the waits is for this rank.
+    Moved(Rank),
     /// Nothing could move; one of the waits is for this rank.
     Blocked(Rank),
 }

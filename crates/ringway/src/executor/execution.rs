@@ -161,7 +161,7 @@ impl Execution {
         }
         Ok(match blocked {
             None => Progress::Done,
-            Some(_) if moved => Progress::Moved,
+            Some(peer) if moved => Progress::Moved(peer),
             Some(peer) => Progress::Blocked(peer),
         })
     }
