@@ -4,7 +4,7 @@
 //!    [`UniqueId`].
 //! 2. The root ([`rendezvous`]) collects all ranks and introduces neighbours; a rank that never
 //!    comes is named to all that did.
-//! 3. Each rank connects to r ± 2^i ([`exchange`]), trying all addresses of a peer at once, and the
+//! 3. Each rank connects to r ± 2^i (`exchange`), trying all addresses of a peer at once, and the
 //!    rest of the introductions travels by an all-gather over these connections.
 //!
 //! Whatever talks to a listener first proves that it holds the job's key ([`auth`], [`gate`]); each
@@ -513,7 +513,12 @@ impl<'a> Attempt<'a> {
         }
         let me = PeerInfo::here(self.rank, port, survey, self.options.blob.clone());
         let rejections = Arc::new(Rejections::default());
-        let gate = Gate::new(listener, key.clone(), communicator, Arc::clone(&rejections))?;
+        let gate = Gate::new(
+            listener,
+            key.clone(),
+            (communicator, self.rank),
+            Arc::clone(&rejections),
+        )?;
         Ok((me, gate, rejections))
     }
 

@@ -8,7 +8,7 @@
 //!   ◄───────────────────────────────────────────────────┤
 //!   │ proof       HMAC("dial", hello, nonce)            │   32 bytes: so has the dialer
 //!   ├───────────────────────────────────────────────────►
-//!   │ verdict     'K'                                   │    1 byte:  the dialer knows it is in
+//!   │ verdict     'K', or 'W': not the one you meant    │    1 byte:  the dialer knows it is in
 //!   ◄───────────────────────────────────────────────────┤
 //! ```
 //!
@@ -45,6 +45,8 @@ pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const MAGIC: [u8; 4] = *b"RNGW";
 const VERSION: u16 = 1;
 const VERDICT: u8 = b'K';
+/// The verdict for one who holds the key but meant another rank or communicator.
+const VERDICT_WRONG_PEER: u8 = b'W';
 /// What a dialer sends instead of a proof when the acceptor's MAC was wrong: it fails to verify and
 /// is counted there, and says nothing about the dialer's key.
 const DISAGREEMENT: [u8; 32] = [0xff; 32];
@@ -141,9 +143,9 @@ pub enum Rejected {
     /// The MAC does not match: another key.
     #[error("auth failed: the other side holds another secret")]
     BadMac,
-    /// Authenticated, but for another communicator.
-    #[error("the other side belongs to another communicator")]
-    WrongCommunicator,
+    /// Authenticated, but meant for another rank or communicator: two hosts share an address.
+    #[error("another rank or communicator answers there")]
+    WrongPeer,
     /// Nothing came in time.
     #[error("timed out in the handshake")]
     Timeout,
@@ -332,13 +334,16 @@ pub(crate) struct Acceptor {
     nonce: [u8; 16],
     buffer: [u8; HELLO_BYTES],
     filled: usize,
+    /// Communicator and rank that a dialer must mean; anything if `None`.
+    meant: Option<(u64, Rank)>,
     /// Set once the hello was whole and answered.
     hello: Option<(Hello, [u8; HELLO_BYTES])>,
 }
 
 impl Acceptor {
-    pub(crate) fn new(key: &Key) -> Result<Self> {
+    pub(crate) fn new(key: &Key, meant: Option<(u64, Rank)>) -> Result<Self> {
         Ok(Self {
+            meant,
             key: key.clone(),
             nonce: random_bytes()?,
             buffer: [0; HELLO_BYTES],
@@ -382,6 +387,13 @@ impl Acceptor {
         transcript(&self.key, b"dial", frame, &self.nonce)
             .verify_slice(&self.buffer[..32])
             .map_err(|_| Rejected::BadMac)?;
+        if self
+            .meant
+            .is_some_and(|meant| meant != (hello.communicator, hello.to))
+        {
+            stream.write_all(&[VERDICT_WRONG_PEER])?;
+            return Err(Rejected::WrongPeer);
+        }
         stream.write_all(&[VERDICT])?;
         Ok(Some((*hello, session_key(&self.key, frame, &self.nonce))))
     }
@@ -450,8 +462,10 @@ impl Dialing {
         if !fill(stream, &mut verdict, &mut 0)? {
             return Ok(None);
         }
-        if verdict[0] != VERDICT {
-            return Err(Rejected::BadMagic);
+        match verdict[0] {
+            VERDICT => {}
+            VERDICT_WRONG_PEER => return Err(Rejected::WrongPeer),
+            _ => return Err(Rejected::BadMagic),
         }
         let (nonce, _) = self.parts();
         Ok(Some(session_key(&self.key, &self.hello, &nonce)))
@@ -485,7 +499,8 @@ pub fn dial(
     }
 }
 
-/// Authenticates a connection that was accepted. The stream is non-blocking afterwards.
+/// Authenticates a connection that was accepted; whom the dialer meant is the caller's to check
+/// (a [`Gate`](super::gate::Gate) does). The stream is non-blocking afterwards.
 pub fn accept(
     stream: &mut TcpStream,
     key: &Key,
@@ -493,7 +508,7 @@ pub fn accept(
 ) -> Result<(Hello, SessionKey), Rejected> {
     let deadline = deadline.min(Instant::now() + HANDSHAKE_TIMEOUT);
     stream.set_nonblocking(true)?;
-    let mut acceptor = Acceptor::new(key).map_err(|error| Rejected::Io(error.to_string()))?;
+    let mut acceptor = Acceptor::new(key, None).map_err(|error| Rejected::Io(error.to_string()))?;
     loop {
         if let Some(admitted) = acceptor.advance(stream)? {
             return Ok(admitted);

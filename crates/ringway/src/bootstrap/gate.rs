@@ -4,7 +4,7 @@
 //! that one which connects and says nothing delays nobody. At most [`PENDING_MAX`] wait at a
 //! time; when that is full, the one that has kept silent longest makes room.
 //!
-//! *Invariant:* what leaves the gate has proved the key and named this communicator.
+//! *Invariant:* what leaves the gate has proved the key and meant this rank of this communicator.
 
 use std::fmt;
 use std::io;
@@ -19,6 +19,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::auth::{Acceptor, HANDSHAKE_TIMEOUT, Hello, Key, Rejected, SessionKey};
 use super::socket;
 use crate::error::{Error, Result};
+use crate::plan::types::Rank;
 
 /// Handshakes under way at a time.
 pub const PENDING_MAX: usize = 256;
@@ -34,7 +35,7 @@ pub struct Rejections {
     bad_magic: AtomicU64,
     bad_version: AtomicU64,
     bad_mac: AtomicU64,
-    wrong_communicator: AtomicU64,
+    wrong_peer: AtomicU64,
     timeout: AtomicU64,
     closed: AtomicU64,
     withdrawn: AtomicU64,
@@ -63,7 +64,7 @@ impl Rejections {
             Rejected::BadMagic => &self.bad_magic,
             Rejected::BadVersion(_) => &self.bad_version,
             Rejected::BadMac => &self.bad_mac,
-            Rejected::WrongCommunicator => &self.wrong_communicator,
+            Rejected::WrongPeer => &self.wrong_peer,
             Rejected::Timeout => &self.timeout,
             Rejected::Closed | Rejected::Io(_) => &self.closed,
             Rejected::Withdrawn => &self.withdrawn,
@@ -76,7 +77,7 @@ impl Rejections {
             ("not ringway", read(&self.bad_magic)),
             ("another version", read(&self.bad_version)),
             ("another secret", read(&self.bad_mac)),
-            ("another communicator", read(&self.wrong_communicator)),
+            ("meant for another rank", read(&self.wrong_peer)),
             ("silent", read(&self.timeout)),
             ("closed early", read(&self.closed)),
         ]
@@ -130,16 +131,17 @@ pub struct Gate {
     listener: TcpListener,
     key: Key,
     communicator: u64,
+    rank: Rank,
     rejections: Arc<Rejections>,
     pending: Vec<Pending>,
 }
 
 impl Gate {
-    /// A gate before `listener`, for the holders of `key` in one communicator.
+    /// A gate before the listener of `rank`, for the holders of `key` in one communicator.
     pub fn new(
         listener: TcpListener,
         key: Key,
-        communicator: u64,
+        (communicator, rank): (u64, Rank),
         rejections: Arc<Rejections>,
     ) -> Result<Self> {
         listener
@@ -149,6 +151,7 @@ impl Gate {
             listener,
             key,
             communicator,
+            rank,
             rejections,
             pending: Vec::new(),
         })
@@ -224,9 +227,6 @@ impl Gate {
                     self.refuse(at, &Rejected::Timeout);
                 }
                 Ok(None) => at += 1,
-                Ok(Some((hello, _))) if hello.communicator != self.communicator => {
-                    self.refuse(at, &Rejected::WrongCommunicator);
-                }
                 Ok(Some((hello, session_key))) => {
                     let Pending {
                         stream, address, ..
@@ -264,7 +264,7 @@ impl Gate {
                         self.rejections.count(&Rejected::Closed);
                         continue;
                     }
-                    let acceptor = Acceptor::new(&self.key)?;
+                    let acceptor = Acceptor::new(&self.key, Some((self.communicator, self.rank)))?;
                     let since = Instant::now();
                     self.pending.push(Pending {
                         stream,

@@ -169,7 +169,7 @@ fn a_data_connection_reaches_its_gate() {
         } else {
             let listener = session.listener.take().unwrap();
             let (key, refused) = (session.key.clone(), Arc::clone(&session.rejections));
-            let mut gate = Gate::new(listener, key, session.comm_id, refused).unwrap();
+            let mut gate = Gate::new(listener, key, (session.comm_id, 1), refused).unwrap();
             let admitted = gate.accept(deadline).unwrap().unwrap();
             assert_eq!(admitted.hello.purpose, Purpose::Data { connection: 3 });
             assert_eq!((admitted.hello.from, admitted.hello.tag), (0, 9));
@@ -316,7 +316,7 @@ fn strangers_do_not_delay_a_join_and_are_counted() {
     let port = listener.local_addr().unwrap().port();
     let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     let refused = Arc::new(Rejections::default());
-    let mut gate = Gate::new(listener, key.clone(), 1, Arc::clone(&refused)).unwrap();
+    let mut gate = Gate::new(listener, key.clone(), (1, 0), Arc::clone(&refused)).unwrap();
     let hello = Hello {
         purpose: Purpose::Control,
         from: 1,
@@ -367,7 +367,13 @@ fn strangers_do_not_delay_a_join_and_are_counted() {
                 ..hello
             },
         );
-        move || auth::dial(&mut stream, &key, &hello, deadline).map(|_| stream)
+        let key = key.clone();
+        move || auth::dial(&mut stream, &key, &hello, deadline).map(drop)
+    });
+    // A peer of the same job whose address this host shares.
+    let neighbour = thread::spawn({
+        let (mut stream, hello) = (connect(), Hello { to: 5, ..hello });
+        move || auth::dial(&mut stream, &key, &hello, deadline).map(drop)
     });
     // Until the silent ones have had their five seconds.
     assert!(
@@ -376,18 +382,19 @@ fn strangers_do_not_delay_a_join_and_are_counted() {
             .is_none()
     );
     assert_eq!(wrong.join().unwrap(), Err(Rejected::BadMac));
-    foreign.join().unwrap().unwrap();
+    assert_eq!(foreign.join().unwrap(), Err(Rejected::WrongPeer));
+    assert_eq!(neighbour.join().unwrap(), Err(Rejected::WrongPeer));
     drop((silent, slow));
 
     assert_eq!(refused.of(&Rejected::Closed), 1, "{refused}");
     assert_eq!(refused.of(&Rejected::BadMagic), 1, "{refused}");
     assert_eq!(refused.of(&Rejected::Timeout), 41, "{refused}");
     assert_eq!(refused.of(&Rejected::BadMac), 2, "{refused}");
-    assert_eq!(refused.of(&Rejected::WrongCommunicator), 1, "{refused}");
+    assert_eq!(refused.of(&Rejected::WrongPeer), 2, "{refused}");
     assert!(
         refused
             .to_string()
-            .starts_with("46 connections were refused (not ringway: 1")
+            .starts_with("47 connections were refused (not ringway: 1")
     );
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::{Welcome, decode_failure, decode_join, encode, message};
+use super::{ROOT, Welcome, decode_failure, decode_join, encode, message};
 use crate::bootstrap::PeerInfo;
 use crate::bootstrap::auth::{Key, Purpose};
 use crate::bootstrap::exchange::{self, Overlay};
@@ -51,7 +51,7 @@ pub(crate) fn spawn(listener: TcpListener, options: RootOptions) -> Result<JoinH
     let gate = Gate::new(
         listener,
         options.key.clone(),
-        options.knock,
+        (options.knock, ROOT),
         Arc::clone(&rejections),
     )?;
     let root = Root {
