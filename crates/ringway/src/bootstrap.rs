@@ -41,6 +41,7 @@ pub mod gate;
 mod hex;
 pub mod interfaces;
 pub mod launcher;
+mod peer;
 pub mod pmi;
 pub mod rendezvous;
 mod socket;
@@ -48,13 +49,10 @@ mod unique_id;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::os::unix::fs::MetadataExt;
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-
-use serde::{Deserialize, Serialize};
 
 use self::auth::{Hello, Key, Purpose, SessionKey, random_bytes};
 use self::dial::{Dialer, Target};
@@ -63,23 +61,21 @@ use self::gate::{Gate, Rejections};
 use self::interfaces::{Family, Survey};
 use self::launcher::{Placement, RootHint};
 use self::rendezvous::Enrolment;
+use self::rendezvous::place;
 use self::rendezvous::root::{self, RootOptions};
-use crate::error::{Error, ErrorKind, RankIdentity, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::os;
 use crate::plan::types::Rank;
 
+pub use peer::PeerInfo;
 pub use unique_id::{UNIQUE_ID_BYTES, UniqueId};
 
 /// The longest blob a rank may hand to the others.
 pub const BLOB_MAX_BYTES: usize = 4 << 10;
 /// Waiting longer than this is the same as for ever.
 const TIMEOUT_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
-/// How long rank 0 tries to bind a port that it was told to use.
-const BIND_PATIENCE: Duration = Duration::from_secs(2);
 /// How long a failed root in rank 0's process stays to tell those who come late.
 const LINGER: Duration = Duration::from_secs(2);
-const ADDRESSES_MAX: usize = 256;
-const NAME_MAX_BYTES: usize = 1024;
 
 /// Says whether an interface may be used, or why not.
 pub type InterfaceFilter = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
@@ -118,107 +114,6 @@ impl fmt::Debug for Options {
             .field("family", &self.family)
             .field("blob_bytes", &self.blob.len())
             .finish_non_exhaustive()
-    }
-}
-
-/// What the ranks know of one another.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PeerInfo {
-    /// Rank.
-    pub rank: Rank,
-    /// Host name.
-    pub host: String,
-    /// Process id on that host.
-    pub pid: u32,
-    /// The kernel's boot id: equal on the same running machine, in any container.
-    pub boot_id: String,
-    /// Inode of the pid namespace; 0 if unknown.
-    pub pid_namespace: u64,
-    /// Inode of the network namespace; 0 if unknown.
-    pub net_namespace: u64,
-    /// Interface and listening address, best first.
-    pub addresses: Vec<(String, SocketAddr)>,
-    /// Interfaces that are not offered, with the reason.
-    pub withheld: Vec<(String, String)>,
-    /// What the caller handed in.
-    #[serde(with = "hex")]
-    pub blob: Vec<u8>,
-}
-
-impl PeerInfo {
-    /// As error messages name it.
-    #[must_use]
-    pub fn identity(&self) -> RankIdentity {
-        RankIdentity {
-            rank: self.rank,
-            host: self.host.clone(),
-            pid: self.pid,
-        }
-    }
-
-    /// Decodes the JSON form; total over arbitrary bytes.
-    pub fn decode(bytes: &[u8]) -> Result<Self> {
-        let info: Self = serde_json::from_slice(bytes)
-            .map_err(|error| Error::system("decode what a rank says of itself", error))?;
-        info.check()?;
-        Ok(info)
-    }
-
-    /// Whether both run on the same machine and in the same network.
-    #[must_use]
-    pub fn same_network(&self, other: &Self) -> bool {
-        self.boot_id == other.boot_id && self.net_namespace == other.net_namespace
-    }
-
-    fn check(&self) -> Result<()> {
-        let names = self.host.len().max(self.boot_id.len());
-        let small = self.addresses.len() <= ADDRESSES_MAX && self.withheld.len() <= ADDRESSES_MAX;
-        if small && names <= NAME_MAX_BYTES && self.blob.len() <= BLOB_MAX_BYTES {
-            return Ok(());
-        }
-        Err(Error::internal(format!(
-            "what rank {} says of itself is too large",
-            self.rank
-        )))
-    }
-
-    fn here(rank: Rank, port: u16, survey: Survey, blob: Vec<u8>) -> Self {
-        let name = rustix::system::uname();
-        let inode = |path: &str| std::fs::metadata(path).map_or(0, |found| found.ino());
-        let host = name.nodename().to_string_lossy().into_owned();
-        let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-        let mut addresses = survey.offered;
-        addresses
-            .iter_mut()
-            .for_each(|(_, address)| address.set_port(port));
-        addresses.truncate(ADDRESSES_MAX);
-        Self {
-            rank,
-            pid: std::process::id(),
-            boot_id: boot_id.map_or_else(|_| host.clone(), |text| text.trim().to_owned()),
-            host,
-            pid_namespace: inode("/proc/self/ns/pid"),
-            net_namespace: inode("/proc/self/ns/net"),
-            addresses,
-            withheld: survey.withheld,
-            blob,
-        }
-    }
-
-    /// The addresses to try from `from`: loopback first within one network, never across two.
-    fn targets_from(&self, from: &Self) -> Vec<Target> {
-        let near = self.same_network(from);
-        let mut targets: Vec<Target> = self
-            .addresses
-            .iter()
-            .filter(|(_, address)| near || !address.ip().is_loopback())
-            .map(|(label, address)| Target {
-                label: label.clone(),
-                address: *address,
-            })
-            .collect();
-        targets.sort_by_key(|target| !target.address.ip().is_loopback());
-        targets
     }
 }
 
@@ -350,7 +245,7 @@ pub fn join(placement: &Placement, options: &Options) -> Result<Session> {
     }
     let key = placement.key()?;
     let asked_at = placement.root.to_string();
-    let resolve = || resolve(&placement.root);
+    let resolve = || place::resolve(&placement.root);
     if placement.rank != 0 {
         let door = Door {
             key: &key,
@@ -361,7 +256,7 @@ pub fn join(placement: &Placement, options: &Options) -> Result<Session> {
     }
     // What stops this rank should stop it before others come to its root.
     interfaces::survey(&*options.interface, options.family)?;
-    let (listener, address) = bind_root(&placement.root, attempt.deadline)?;
+    let (listener, address) = place::bind_root(&placement.root, attempt.deadline)?;
     let options = RootOptions {
         key: key.clone(),
         knock: placement.knock(),
@@ -424,7 +319,7 @@ pub fn join_through(
     }
     let (me, mut gate, rejections) = attempt.listen(&key, comm_id)?;
     let gathered = parent_exchange(rendezvous::encode(&me))?;
-    let peers = introduce(&gathered, size)?;
+    let peers = peer::introduce(&gathered, size)?;
     let known: BTreeMap<Rank, PeerInfo> =
         peers.iter().map(|peer| (peer.rank, peer.clone())).collect();
     let control = exchange::connect(
@@ -566,121 +461,8 @@ impl<'a> Attempt<'a> {
             broken: None,
         };
         let gathered = session.all_gather_until(&rendezvous::encode(&me), self.deadline)?;
-        session.peers = introduce(&gathered, self.size)?;
+        session.peers = peer::introduce(&gathered, self.size)?;
         Ok(session)
-    }
-}
-
-/// What all ranks said of themselves, checked.
-fn introduce(gathered: &[Vec<u8>], size: u32) -> Result<Vec<PeerInfo>> {
-    let peers: Vec<PeerInfo> = gathered
-        .iter()
-        .map(|bytes| PeerInfo::decode(bytes))
-        .collect::<Result<_>>()?;
-    let in_order = peers.iter().map(|peer| peer.rank).eq(0..size);
-    if !in_order {
-        return Err(Error::internal(format!(
-            "the introductions of {size} ranks came back incomplete or out of order"
-        )));
-    }
-    Ok(peers)
-}
-
-/// The root's addresses, ports in the outer loop: the first port is the likeliest.
-fn resolve(hint: &RootHint) -> Result<Vec<Target>> {
-    let (hosts, ports) = match hint {
-        RootHint::At { host, port } => (vec![host.clone()], vec![*port]),
-        RootHint::Candidates { hosts, ports } => (hosts.clone(), ports.clone()),
-        RootHint::Pmi { .. } | RootHint::Alone => {
-            return Err(Error::internal("this placement names no root"));
-        }
-    };
-    let mut found: Vec<(String, IpAddr)> = Vec::new();
-    let mut failures = Vec::new();
-    for host in hosts {
-        match (host.as_str(), 0).to_socket_addrs() {
-            Ok(addresses) => found.extend(addresses.map(|address| (host.clone(), address.ip()))),
-            Err(error) => failures.push(format!("{host}: {error}")),
-        }
-    }
-    found.dedup_by_key(|(_, address)| *address);
-    if found.is_empty() {
-        return Err(Error::new(
-            ErrorKind::System,
-            format!(
-                "cannot resolve the root's host name: {}",
-                failures.join("; ")
-            ),
-        ));
-    }
-    let mut targets = Vec::new();
-    for port in ports {
-        for (host, ip) in &found {
-            let label = if *host == ip.to_string() {
-                String::new()
-            } else {
-                host.clone()
-            };
-            targets.push(Target {
-                label,
-                address: SocketAddr::new(*ip, port),
-            });
-        }
-    }
-    Ok(targets)
-}
-
-/// Binds the root's listener; also where rank 0 itself reaches it.
-fn bind_root(hint: &RootHint, deadline: Instant) -> Result<(TcpListener, SocketAddr)> {
-    let (only, ports) = match hint {
-        // A root that the others reach by the loopback need not face the network.
-        RootHint::At { host, port } => {
-            let ip = host.parse::<IpAddr>().ok().filter(IpAddr::is_loopback);
-            (ip, vec![*port])
-        }
-        RootHint::Candidates { ports, .. } => (None, ports.clone()),
-        RootHint::Pmi { .. } | RootHint::Alone => {
-            return Err(Error::internal("this placement names no root"));
-        }
-    };
-    let until = deadline.min(Instant::now() + BIND_PATIENCE);
-    loop {
-        let mut last = None;
-        for &port in &ports {
-            match socket::listen(only, port) {
-                Ok(listener) => {
-                    let address = listener
-                        .local_addr()
-                        .map_err(|error| Error::system("read the root's address", error))?;
-                    let near = match address.ip() {
-                        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
-                        IpAddr::V6(ip) if ip.is_unspecified() => near_loopback(),
-                        ip => ip,
-                    };
-                    return Ok((listener, SocketAddr::new(near, port)));
-                }
-                Err(error) => last = Some(error),
-            }
-        }
-        if Instant::now() >= until {
-            let cause = last.map_or_else(|| "no port to try".to_owned(), |error| error.to_string());
-            return Err(Error::system(
-                format!("rank 0 cannot listen at {hint} (is another job using it?)"),
-                cause,
-            ));
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
-/// The loopback through which a dual-stack listener is reached: IPv4 where there is one.
-fn near_loopback() -> IpAddr {
-    let v4 = os::interface_addresses()
-        .is_ok_and(|all| all.iter().any(|one| one.address == Ipv4Addr::LOCALHOST));
-    if v4 {
-        Ipv4Addr::LOCALHOST.into()
-    } else {
-        Ipv6Addr::LOCALHOST.into()
     }
 }
 

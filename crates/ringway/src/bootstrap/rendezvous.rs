@@ -19,6 +19,7 @@
 //! *Invariant:* whatever goes wrong, every rank that reached the root leaves with the same first
 //! cause.
 
+pub(super) mod place;
 pub(super) mod root;
 
 use std::time::{Duration, Instant};

@@ -1,6 +1,7 @@
 //! Joins over real sockets, with ranks as threads or processes; strangers included.
 
 use std::io::{Read, Write};
+use std::net::Ipv4Addr;
 use std::process::{Command, Stdio};
 use std::thread;
 
