@@ -90,3 +90,10 @@ impl Planning {
         Ok((algorithm, tuning))
     }
 }
+
+impl Planning {
+    /// Scratch an operation may use.
+    pub(crate) fn scratch_bytes(&self) -> u64 {
+        self.scratch_bytes
+    }
+}
