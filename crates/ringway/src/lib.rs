@@ -1,5 +1,6 @@
 //! Collective communication for training and serving clusters.
 
+pub mod control;
 pub mod error;
 
 pub use error::{Error, ErrorKind, Result};
