@@ -24,6 +24,7 @@ mod decide;
 mod evidence;
 mod health;
 mod journal;
+mod link;
 mod message;
 mod signature;
 mod thread;
@@ -31,9 +32,10 @@ mod thread;
 pub use board::{AGREEMENT_MS_MAX, Board, Outgoing};
 pub use health::Health;
 pub use journal::{JOURNAL_LENGTH, Journal, RankState};
+pub use link::{Acceptor, ControlLink};
 pub use message::{MESSAGE_BYTES_MAX, Message, MessageError, Proposal, Report, Weight};
 pub use signature::Signature;
-pub use thread::{Acceptor, Control, ControlLink, ControlSetup};
+pub use thread::{Control, ControlSetup};
 
 use crate::plan::types::Rank;
 

@@ -57,7 +57,7 @@ const CONFIRM_MS: u64 = 300;
 
 /// From a rank's first notice to its verdict, whatever happens.
 pub const AGREEMENT_MS_MAX: u64 =
-    SETTLE_MS + DEATH_SETTLE_MS + STAGGER_MS * STAGGER_STEPS_MAX as u64 + CONFIRM_MS;
+    SETTLE_MS + DEATH_SETTLE_MS + 2 * STAGGER_MS * STAGGER_STEPS_MAX as u64 + CONFIRM_MS;
 
 /// A message to be sent, once to each of some neighbours.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -373,7 +373,7 @@ impl Board {
         let settled = match (class, self.complete_at) {
             (Class::Death, _) => self.death_at.unwrap_or(noticed) + DEATH_SETTLE_MS,
             (Class::LinkBroken, Some(at)) => at.max(noticed + DEATH_SETTLE_MS),
-            (_, Some(at)) => at,
+            (_, Some(at)) => at.min(noticed + SETTLE_MS),
             (_, None) => noticed + SETTLE_MS,
         };
         let before = (0..self.rank).filter(|&r| self.evidence.is_live(r));

@@ -336,11 +336,18 @@ fn awaited(evidence: &Evidence, sequence: u64) -> (BTreeSet<Rank>, String) {
             .state_of(sink)
             .is_some_and(|s| s.completed > sequence);
         let who = names(evidence, &BTreeSet::from([sink]));
-        let waiters = list(waiters.iter().map(ToString::to_string), waiters.len());
-        parts.push(if done {
-            format!("{who} has completed it, but rank {waiters} waits for it since {longest} ms: look at the link between them")
+        let many = waiters.len() > 1;
+        let (ranks, wait) = if many {
+            ("ranks", "wait")
         } else {
-            format!("{who} is inside it and waits for nobody, while rank {waiters} waits for it since {longest} ms")
+            ("rank", "waits")
+        };
+        let waiters = list(waiters.iter().map(ToString::to_string), waiters.len());
+        let waiting = format!("{ranks} {waiters} {wait} for it since {longest} ms");
+        parts.push(if done {
+            format!("{who} has completed it, but {waiting}: look at the link between them")
+        } else {
+            format!("{who} is inside it and waits for nobody, while {waiting}")
         });
     }
     if !circle.is_empty() {

@@ -1,16 +1,13 @@
 //! The thread that runs a board over real connections. It sleeps in `poll` until a neighbour
 //! speaks, a local report rings, or somebody connects; it is the only part with a clock.
 //!
-//! *Invariant*: nothing may block it but `poll`. Links and acceptors do not wait, and what a slow
-//! neighbour does not take is queued up to [`QUEUE_BYTES_MAX`]; past that its link is given up.
+//! *Invariant*: nothing may block it but `poll`: neither links nor acceptors wait.
 //!
 //! A host that vanishes without a word (power, cable) closes no connection: whoever makes the
 //! links sets keep-alive and a user timeout on them.
 
-use std::collections::VecDeque;
 use std::fmt;
-use std::io;
-use std::os::fd::BorrowedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,54 +17,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::board::Board;
 use super::health::{Health, Wish};
 use super::journal::Journal;
-use super::message::{Message, Report};
+use super::link::{Acceptor, ControlLink, Line};
+use super::message::Report;
 use crate::error::{Error, RankIdentity, Result};
 use crate::plan::types::Rank;
 
-/// Bytes that may wait for one neighbour.
-const QUEUE_BYTES_MAX: usize = 16 << 20;
-/// Frames taken from one neighbour before the others have their turn.
-const FRAMES_PER_TURN: usize = 1024;
 /// How long the goodbye may take.
 const FLUSH_MS_MAX: u64 = 200;
-
-/// An authenticated, ordered connection to a neighbour that carries whole frames.
-pub trait ControlLink: Send {
-    /// What to poll for readability and writability.
-    fn as_fd(&self) -> BorrowedFd<'_>;
-
-    /// Sends one frame without waiting. The link may keep the rest of a partly written frame and
-    /// send it by and by (see [`ControlLink::flush`]).
-    ///
-    /// # Errors
-    /// `WouldBlock`: nothing of this frame was taken; it will be offered again. Any other error:
-    /// the connection is lost.
-    fn send(&mut self, frame: &[u8]) -> io::Result<()>;
-
-    /// Sends more of what the link kept; `true` when it keeps nothing.
-    ///
-    /// # Errors
-    /// The connection is lost.
-    fn flush(&mut self) -> io::Result<bool> {
-        Ok(true)
-    }
-
-    /// The next whole frame; `None` if there is none yet. Does not wait.
-    ///
-    /// # Errors
-    /// The connection is lost (`UnexpectedEof` when the other end closed it).
-    fn try_receive(&mut self) -> io::Result<Option<Vec<u8>>>;
-}
-
-/// Something else the control thread listens to, so that a rank that computes still answers.
-pub trait Acceptor: Send {
-    /// What to poll for readability.
-    fn as_fd(&self) -> BorrowedFd<'_>;
-
-    /// It is readable. Must not wait, and must take what is there: otherwise it is called again
-    /// and again.
-    fn ready(&mut self);
-}
 
 /// What a control thread is made of.
 pub struct ControlSetup {
@@ -119,7 +75,10 @@ impl Control {
                 .map(|(rank, link)| Line::new(rank, link))
                 .collect(),
             acceptors: setup.acceptors,
-            wake: setup.wake,
+            alarm: Alarm {
+                health: Arc::clone(&health),
+                wake: setup.wake,
+            },
         };
         let builder = std::thread::Builder::new().name(format!("ringway-ctl-{rank}"));
         let thread = builder
@@ -182,66 +141,6 @@ impl Drop for Control {
     }
 }
 
-/// A neighbour's connection, with what it has not taken yet.
-struct Line {
-    rank: Rank,
-    link: Box<dyn ControlLink>,
-    queue: VecDeque<Arc<[u8]>>,
-    queued_bytes: usize,
-    /// The link keeps a part of a frame.
-    halfway: bool,
-    /// The link may hold frames of its own that `poll` knows nothing of.
-    backlog: bool,
-    /// It said goodbye: its end is no death.
-    polite: bool,
-}
-
-impl Line {
-    fn new(rank: Rank, link: Box<dyn ControlLink>) -> Self {
-        Self {
-            rank,
-            link,
-            queue: VecDeque::new(),
-            queued_bytes: 0,
-            halfway: false,
-            backlog: false,
-            polite: false,
-        }
-    }
-
-    fn is_idle(&self) -> bool {
-        self.queue.is_empty() && !self.halfway
-    }
-
-    fn push(&mut self, frame: Arc<[u8]>) -> io::Result<()> {
-        self.queued_bytes += frame.len();
-        self.queue.push_back(frame);
-        if self.queued_bytes > QUEUE_BYTES_MAX {
-            return Err(io::Error::other(
-                "the neighbour does not read its control messages",
-            ));
-        }
-        self.write()
-    }
-
-    fn write(&mut self) -> io::Result<()> {
-        self.halfway = !self.link.flush()?;
-        while let Some(frame) = self.queue.front() {
-            match self.link.send(frame) {
-                Ok(()) => self.queued_bytes -= frame.len(),
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    self.halfway = !self.link.flush()?;
-                    return Ok(());
-                }
-                Err(e) => return Err(e),
-            }
-            self.queue.pop_front();
-        }
-        self.halfway = !self.link.flush()?;
-        Ok(())
-    }
-}
-
 /// What became ready.
 #[derive(Default)]
 struct Ready {
@@ -254,12 +153,11 @@ struct Worker {
     board: Board,
     lines: Vec<Line>,
     acceptors: Vec<Box<dyn Acceptor>>,
-    wake: Vec<Box<dyn Fn() + Send>>,
+    alarm: Alarm,
 }
 
 impl Worker {
     fn run(mut self) {
-        let _alarm = Alarm(Arc::clone(&self.health));
         loop {
             let now = self.health.now_ms();
             let (reports, wish) = {
@@ -322,7 +220,7 @@ impl Worker {
             self.health.set_verdict(error);
         }
         if look_up {
-            self.wake.iter().for_each(|wake| wake());
+            self.alarm.look_up();
         }
     }
 
@@ -387,7 +285,7 @@ impl Worker {
             let line = &mut self.lines[index];
             let written = if line.is_idle() { Ok(()) } else { line.write() };
             let read = if readable {
-                receive(line, &mut self.board, now)
+                line.receive(&mut self.board, now)
             } else {
                 Ok(())
             };
@@ -405,7 +303,7 @@ impl Worker {
         let now = self.health.now_ms();
         if let Some(index) = self.lines.iter().position(|line| line.rank == rank) {
             let mut line = self.lines.swap_remove(index);
-            while receive(&mut line, &mut self.board, now).is_ok() && line.backlog {}
+            while line.receive(&mut self.board, now).is_ok() && line.backlog {}
             self.board.neighbour_lost(rank, line.polite, now);
         }
     }
@@ -430,42 +328,27 @@ impl Worker {
     }
 }
 
-/// Takes what a neighbour sent, one turn's worth at most.
-fn receive(line: &mut Line, board: &mut Board, now: u64) -> io::Result<()> {
-    line.backlog = false;
-    for _ in 0..FRAMES_PER_TURN {
-        let Some(frame) = line.link.try_receive()? else {
-            return Ok(());
-        };
-        match Message::decode(&frame) {
-            Ok(message) => {
-                line.polite |= message == Message::Goodbye { rank: line.rank };
-                board.receive(line.rank, message, now);
-            }
-            Err(error) => {
-                board.local(
-                    Report::LinkBroken {
-                        peer: line.rank,
-                        cause: error.to_string(),
-                    },
-                    now,
-                );
-            }
-        }
-    }
-    line.backlog = true;
-    Ok(())
+/// Makes sleepers look up; also when the control thread panics, as its communicator must not wait
+/// for it for ever.
+struct Alarm {
+    health: Arc<Health>,
+    wake: Vec<Box<dyn Fn() + Send>>,
 }
 
-/// If the control thread panics, its communicator must not wait for it for ever.
-struct Alarm(Arc<Health>);
+impl Alarm {
+    fn look_up(&self) {
+        self.wake.iter().for_each(|wake| wake());
+    }
+}
 
 impl Drop for Alarm {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0
+            self.health
                 .set_verdict(&Error::internal("the control thread of this rank panicked"));
-            self.0.raise();
+            self.health.raise();
+            // The panic may have come from one of these.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.look_up()));
         }
     }
 }

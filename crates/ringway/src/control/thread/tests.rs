@@ -1,7 +1,8 @@
 //! Real threads over socket pairs.
 
-use std::io::{Read, Write};
-use std::os::fd::AsFd;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
@@ -98,18 +99,34 @@ fn setup(rank: Rank, n: u32) -> ControlSetup {
     }
 }
 
+type Pair = (Box<dyn ControlLink>, Box<dyn ControlLink>);
+
+fn unix_pair() -> Pair {
+    let (one, other) = UnixStream::pair().unwrap();
+    (
+        Box::new(PlainLink::new(one)),
+        Box::new(PlainLink::new(other)),
+    )
+}
+
+fn tcp_pair() -> Pair {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    (
+        Box::new(PlainLink::new(one)),
+        Box::new(PlainLink::new(other)),
+    )
+}
+
 /// `n` ranks, connected as a communicator's are.
-fn world(n: u32) -> Vec<Node> {
+fn world(n: u32, pair: fn() -> Pair) -> Vec<Node> {
     let mut setups: Vec<_> = (0..n).map(|rank| setup(rank, n)).collect();
     for a in 0..n {
         for b in neighbours(a, n).into_iter().filter(|b| *b > a) {
-            let (one, other) = UnixStream::pair().unwrap();
-            setups[a as usize]
-                .streams
-                .push((b, Box::new(PlainLink::new(one))));
-            setups[b as usize]
-                .streams
-                .push((a, Box::new(PlainLink::new(other))));
+            let (one, other) = pair();
+            setups[a as usize].streams.push((b, one));
+            setups[b as usize].streams.push((a, other));
         }
     }
     let start = |mut setup: ControlSetup| {
@@ -145,7 +162,7 @@ fn a_death_is_seen_by_all_within_100_ms() {
     // The machine may be busy with something else: the quickest of a few deaths counts, while
     // agreement must hold in each.
     for _ in 0..5 {
-        let mut nodes = world(8);
+        let mut nodes = world(8, unix_pair);
         nodes
             .iter()
             .for_each(|node| node.journal.begin(&all_reduce(0, 1024)));
@@ -176,8 +193,8 @@ fn a_death_is_seen_by_all_within_100_ms() {
 
 #[test]
 fn goodbyes_are_silent() {
-    for _ in 0..10 {
-        let mut nodes = world(9);
+    for round in 0..20 {
+        let mut nodes = world(9, if round % 2 == 0 { unix_pair } else { tcp_pair });
         nodes.remove(4).control.shutdown();
         until("every rank knows that rank 4 left", || {
             nodes.iter().all(|node| node.control.health().is_gone(4))
@@ -204,7 +221,7 @@ fn goodbyes_are_silent() {
 
 #[test]
 fn reports_reach_all_and_journals_are_read() {
-    let nodes = world(5);
+    let nodes = world(5, tcp_pair);
     for (rank, node) in nodes.iter().enumerate() {
         node.journal
             .begin(&all_reduce(0, if rank == 2 { 9 } else { 8 }));
@@ -228,7 +245,7 @@ fn reports_reach_all_and_journals_are_read() {
 
 #[test]
 fn a_panicking_owner_says_so() {
-    let mut nodes = world(3);
+    let mut nodes = world(3, unix_pair);
     let node = nodes.remove(1);
     let owner = std::thread::spawn(move || {
         let _node = node;
@@ -248,7 +265,7 @@ fn a_panicking_owner_says_so() {
 
 #[test]
 fn a_lone_rank_decides_for_itself() {
-    let nodes = world(1);
+    let nodes = world(1, unix_pair);
     assert!(!nodes[0].control.health().is_raised());
     let fallback = nodes[0].control.wait_verdict(Duration::from_millis(1));
     assert!(fallback.to_string().contains("did not agree"), "{fallback}");
