@@ -348,9 +348,12 @@ impl Board {
             return;
         }
         if self.proposals.is_empty() {
-            match self.evidence.is_complete() {
-                true => _ = self.complete_at.get_or_insert(now),
-                false => self.complete_at = None,
+            // After a death nobody waits for completeness, so it need not be looked for.
+            let death = matches!(self.evidence.top(), Some((Class::Death, _)));
+            if !death && self.evidence.is_complete() {
+                self.complete_at.get_or_insert(now);
+            } else {
+                self.complete_at = None;
             }
             if self.decision_due().is_some_and(|due| due <= now) {
                 self.propose(now);

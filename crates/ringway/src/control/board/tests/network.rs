@@ -78,6 +78,8 @@ pub(super) struct Network {
     pub(super) journals: Vec<Arc<Journal>>,
     /// Each rank's clock starts elsewhere.
     pub(super) offsets_us: Vec<u64>,
+    /// When each rank's next tick is planned.
+    alarm_us: Vec<u64>,
     /// When a rank died or left.
     pub(super) ended: Vec<Option<u64>>,
     pub(super) delay_us_max: u64,
@@ -116,6 +118,7 @@ impl Network {
             boards: (0..n).map(board).collect(),
             offsets_us: (0..n).map(|_| random.below(10_000_000)).collect(),
             delay_us_max: [300, 2_000, 5_000, 20_000][usize::try_from(random.below(4)).unwrap()],
+            alarm_us: vec![0; n as usize],
             ended: vec![None; n as usize],
             last: BTreeMap::new(),
             cuts: BTreeMap::new(),
@@ -188,7 +191,10 @@ impl Network {
         }
         if let Some(at_ms) = board.next_tick() {
             let time = (at_ms * 1000).saturating_sub(self.offsets_us[rank as usize]);
-            self.at(time.max(self.now_us + 1), Event::Tick { rank });
+            let time = time.max(self.now_us + 1);
+            if std::mem::replace(&mut self.alarm_us[rank as usize], time) != time {
+                self.at(time, Event::Tick { rank });
+            }
         }
     }
 
