@@ -25,23 +25,14 @@ fn measure(kernel: &Kernel, target: &mut [u8], operands: &[Operand], count: usiz
 }
 
 fn main() {
-    let kibibytes: usize = std::env::args()
-        .nth(1)
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(64);
+    let kibibytes: usize = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(64);
     let only: Option<DataType> = std::env::args().nth(2).and_then(|name| name.parse().ok());
     let bytes = kibibytes * 1024;
     let sources: Vec<Vec<u8>> = (0..16).map(|_| vec![0x3a; bytes]).collect();
     let mut target = vec![0; bytes];
     println!("GB/s of operands read, {kibibytes} KiB each");
-    println!(
-        "{:>9} {:>7} {:>12} {:>7} {:>7} {:>7} {:>7}",
-        "type", "op", "isa", 1, 2, 4, 16
-    );
-    for data_type in DataType::ALL
-        .into_iter()
-        .filter(|t| only.is_none_or(|o| o == *t))
-    {
+    println!("{:>9} {:>7} {:>12} {:>7} {:>7} {:>7} {:>7}", "type", "op", "isa", 1, 2, 4, 16);
+    for data_type in DataType::ALL.into_iter().filter(|t| only.is_none_or(|o| o == *t)) {
         for op in ReduceOp::ALL {
             for isa in Isa::ALL {
                 let Some(kernel) = Kernel::with_isa(data_type, op, 16, isa) else {

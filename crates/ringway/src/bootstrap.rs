@@ -163,13 +163,7 @@ impl Session {
             found.ok_or_else(|| Error::argument(format!("rank {rank} does not exist")))
         };
         let (me, info) = (find(self.rank)?, find(peer)?);
-        let hello = Hello {
-            purpose,
-            from: self.rank,
-            to: peer,
-            communicator: self.comm_id,
-            tag,
-        };
+        let hello = Hello { purpose, from: self.rank, to: peer, communicator: self.comm_id, tag };
         let targets = info.targets_from(me);
         let mut dialer = Dialer::new(self.key.clone(), hello, targets, Duration::from_millis(100));
         loop {
@@ -225,18 +219,10 @@ impl Session {
 pub fn join(placement: &Placement, options: &Options) -> Result<Session> {
     let attempt = Attempt::new(placement.rank, placement.size, options)?;
     if placement.size == 1 {
-        return Ok(Session::alone(
-            placement.key()?,
-            u64::from_le_bytes(random_bytes()?),
-            options,
-        ));
+        return Ok(Session::alone(placement.key()?, u64::from_le_bytes(random_bytes()?), options));
     }
     if let RootHint::Pmi { fd } = placement.root {
-        let mine = if placement.rank == 0 {
-            Some(UniqueId::generate(options)?)
-        } else {
-            None
-        };
+        let mine = if placement.rank == 0 { Some(UniqueId::generate(options)?) } else { None };
         let server = os::duplicate_inherited(fd)
             .map_err(|error| Error::system(format!("use PMI_FD={fd}"), error))?;
         let text = mine.map(|id| id.to_string());
@@ -247,11 +233,7 @@ pub fn join(placement: &Placement, options: &Options) -> Result<Session> {
     let asked_at = placement.root.to_string();
     let resolve = || place::resolve(&placement.root);
     if placement.rank != 0 {
-        let door = Door {
-            key: &key,
-            knock: placement.knock(),
-            asked_at: &asked_at,
-        };
+        let door = Door { key: &key, knock: placement.knock(), asked_at: &asked_at };
         return attempt.enter(&door, &resolve);
     }
     // What stops this rank should stop it before others come to its root.
@@ -271,17 +253,8 @@ pub fn join(placement: &Placement, options: &Options) -> Result<Session> {
         },
     };
     let thread = Joined(Some(root::spawn(listener, options)?));
-    let here = || {
-        Ok(vec![Target {
-            label: String::new(),
-            address,
-        }])
-    };
-    let door = Door {
-        key: &key,
-        knock: placement.knock(),
-        asked_at: &asked_at,
-    };
+    let here = || Ok(vec![Target { label: String::new(), address }]);
+    let door = Door { key: &key, knock: placement.knock(), asked_at: &asked_at };
     let outcome = attempt.enter(&door, &here);
     drop(thread);
     outcome
@@ -294,11 +267,7 @@ pub fn join_unique_id(id: &UniqueId, rank: Rank, size: u32, options: &Options) -
     if size == 1 {
         return Ok(Session::alone(key, communicator, options));
     }
-    let door = Door {
-        key: &key,
-        knock: communicator,
-        asked_at: &id.asked_at(),
-    };
+    let door = Door { key: &key, knock: communicator, asked_at: &id.asked_at() };
     let session = attempt.enter(&door, &|| Ok(id.targets()))?;
     unique_id::finish_root(communicator);
     Ok(session)
@@ -382,13 +351,7 @@ impl<'a> Attempt<'a> {
             )));
         }
         let timeout = options.init_timeout.min(TIMEOUT_MAX);
-        Ok(Self {
-            rank,
-            size,
-            options,
-            timeout,
-            deadline: Instant::now() + timeout,
-        })
+        Ok(Self { rank, size, options, timeout, deadline: Instant::now() + timeout })
     }
 
     /// Binds this rank's listener and describes this rank.
@@ -408,12 +371,8 @@ impl<'a> Attempt<'a> {
         }
         let me = PeerInfo::here(self.rank, port, survey, self.options.blob.clone());
         let rejections = Arc::new(Rejections::default());
-        let gate = Gate::new(
-            listener,
-            key.clone(),
-            (communicator, self.rank),
-            Arc::clone(&rejections),
-        )?;
+        let gate =
+            Gate::new(listener, key.clone(), (communicator, self.rank), Arc::clone(&rejections))?;
         Ok((me, gate, rejections))
     }
 
@@ -431,11 +390,7 @@ impl<'a> Attempt<'a> {
             deadline: self.deadline,
         })?;
         gate.set_communicator(welcome.communicator);
-        let peers = welcome
-            .peers
-            .into_iter()
-            .map(|peer| (peer.rank, peer))
-            .collect();
+        let peers = welcome.peers.into_iter().map(|peer| (peer.rank, peer)).collect();
         let plan = exchange::Plan {
             me: &me,
             size: self.size,

@@ -108,7 +108,9 @@ impl Call {
             )));
         }
         if self.collective == Collective::SendRecv {
-            return Err(Error::usage("send_recv is not a collective call; use send, recv or a group"));
+            return Err(Error::usage(
+                "send_recv is not a collective call; use send, recv or a group",
+            ));
         }
         let counts = match &self.counts {
             None => Counts::Equal(self.count),

@@ -34,7 +34,12 @@ impl Communicator {
     ///
     /// # Errors
     /// See above.
-    pub fn all_reduce<T: Element>(&self, input: &[T], output: &mut [T], op: ReduceOp) -> Result<()> {
+    pub fn all_reduce<T: Element>(
+        &self,
+        input: &[T],
+        output: &mut [T],
+        op: ReduceOp,
+    ) -> Result<()> {
         let call = call::<T>(Collective::AllReduce, input.len()).op(op);
         self.call(&call, as_bytes(input), as_bytes_mut(output))
     }

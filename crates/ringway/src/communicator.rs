@@ -90,7 +90,9 @@ impl Communicator {
     pub fn from_environment(environment: &Environment) -> Result<Self> {
         let config = Config::load(environment);
         config.check()?;
-        let placement = Placement::from_environment(&environment.as_launcher())?;
+        let variables =
+            environment.variables().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
+        let placement = Placement::from_environment(&variables)?;
         let session = bootstrap::join(&placement, &options(&config))?;
         Self::start(session, config)
     }

@@ -203,7 +203,6 @@ pub struct Config {
     /// Problems that [`Config::check`] must report.
     faults: Vec<String>,
     sources: BTreeMap<&'static str, Source>,
-    runtime_dir: Option<PathBuf>,
     files: Files,
 }
 
@@ -250,7 +249,6 @@ impl Default for Config {
             notes: Vec::new(),
             faults: Vec::new(),
             sources: BTreeMap::new(),
-            runtime_dir: None,
             files: Files::default(),
         }
     }
@@ -294,53 +292,27 @@ impl Config {
             }
         };
         beyond("RINGWAY_RANK", self.rank, "RINGWAY_SIZE", self.size, 0);
-        beyond(
-            "RINGWAY_LOCAL_RANK",
-            self.local_rank,
-            "RINGWAY_LOCAL_SIZE",
-            self.local_size,
-            0,
-        );
-        beyond(
-            "RINGWAY_LOCAL_SIZE",
-            self.local_size,
-            "RINGWAY_SIZE",
-            self.size,
-            1,
-        );
+        beyond("RINGWAY_LOCAL_RANK", self.local_rank, "RINGWAY_LOCAL_SIZE", self.local_size, 0);
+        beyond("RINGWAY_LOCAL_SIZE", self.local_size, "RINGWAY_SIZE", self.size, 1);
         for requirement in &self.require {
             if let Some(why) = requirement.why_impossible() {
-                faults.push(format!(
-                    "RINGWAY_REQUIRE={requirement} cannot be met: {why}"
-                ));
+                faults.push(format!("RINGWAY_REQUIRE={requirement} cannot be met: {why}"));
             }
         }
         if self.transport == TransportChoice::Shm && self.shm_disable {
             faults.push("RINGWAY_TRANSPORT=shm contradicts NCCL_SHM_DISABLE=1".to_owned());
         } else if self.require.contains(&Requirement::Shm) && !self.allows_shm() {
-            let by = if self.shm_disable {
-                "NCCL_SHM_DISABLE=1"
-            } else {
-                "RINGWAY_TRANSPORT=tcp"
-            };
+            let by = if self.shm_disable { "NCCL_SHM_DISABLE=1" } else { "RINGWAY_TRANSPORT=tcp" };
             faults.push(format!("RINGWAY_REQUIRE=shm contradicts {by}"));
         }
-        if faults.is_empty() {
-            Ok(())
-        } else {
-            Err(Error::usage(faults.join("; ")))
-        }
+        if faults.is_empty() { Ok(()) } else { Err(Error::usage(faults.join("; "))) }
     }
 
     /// Where rank 0 listens while ranks find each other: `RINGWAY_ROOT`, else `NCCL_COMM_ID`;
     /// empty where neither is set.
     #[must_use]
     pub fn root(&self) -> &[HostPort] {
-        if self.root.is_empty() {
-            self.comm_id.as_slice()
-        } else {
-            &self.root
-        }
+        if self.root.is_empty() { self.comm_id.as_slice() } else { &self.root }
     }
 
     /// Whether ranks of one host may share memory.
@@ -349,11 +321,10 @@ impl Config {
         self.transport != TransportChoice::Tcp && !self.shm_disable
     }
 
-    /// The directory of the Unix sockets by which ranks of one host meet.
+    /// The directory of the Unix sockets by which ranks of one host meet, if there is to be one.
     #[must_use]
-    pub fn shm_dir(&self) -> &Path {
-        let chosen = self.shm_dir.as_deref().or(self.runtime_dir.as_deref());
-        chosen.unwrap_or_else(|| Path::new("/tmp"))
+    pub fn shm_dir(&self) -> Option<&Path> {
+        self.shm_dir.as_deref()
     }
 
     /// TCP connections to each peer, 1 to 64.
@@ -365,8 +336,7 @@ impl Config {
     /// Scratch memory of a rank: `NCCL_BUFFSIZE`, but no more than `RINGWAY_MAX_BYTES`.
     #[must_use]
     pub fn scratch_bytes(&self) -> u64 {
-        self.max_bytes
-            .map_or(self.buffer_bytes, |most| most.min(self.buffer_bytes))
+        self.max_bytes.map_or(self.buffer_bytes, |most| most.min(self.buffer_bytes))
     }
 
     /// Whether output to a terminal (or not) is coloured.

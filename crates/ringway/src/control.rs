@@ -54,10 +54,7 @@ pub fn neighbours(rank: Rank, ranks: u32) -> Vec<Rank> {
         hop *= 2;
     }
     found.remove(&here);
-    found
-        .into_iter()
-        .filter_map(|r| Rank::try_from(r).ok())
-        .collect()
+    found.into_iter().filter_map(|r| Rank::try_from(r).ok()).collect()
 }
 
 #[cfg(test)]
@@ -69,10 +66,7 @@ mod tests {
         for n in 1..200 {
             for r in 0..n {
                 let near = neighbours(r, n);
-                assert!(
-                    near.iter()
-                        .all(|&p| p < n && p != r && neighbours(p, n).contains(&r))
-                );
+                assert!(near.iter().all(|&p| p < n && p != r && neighbours(p, n).contains(&r)));
                 assert!(near.len() <= 2 * (n.ilog2() as usize + 1));
             }
         }

@@ -9,8 +9,6 @@
 
 mod execution;
 mod links;
-#[cfg(test)]
-mod simulator;
 
 pub(crate) use execution::{Buffers, Execution, Part, Prepared};
 pub(crate) use links::Links;
@@ -26,8 +24,12 @@ pub(crate) trait Fabric {
     fn may_touch(&mut self, peer: Rank, sequence: u64) -> bool;
 
     /// Goes on with a put. `true` when its source may be reused.
-    fn put(&mut self, peer: Rank, request: &PutRequest, cursor: &mut usize)
-    -> Result<bool, Trouble>;
+    fn put(
+        &mut self,
+        peer: Rank,
+        request: &PutRequest,
+        cursor: &mut usize,
+    ) -> Result<bool, Trouble>;
 
     /// Raises a counter. `false`: try again.
     fn signal(
@@ -38,11 +40,11 @@ pub(crate) trait Fabric {
         flag: Flag,
     ) -> Result<bool, Trouble>;
 
-    /// Whether `peer` has raised `flag` `count` times in this operation.
+    /// Whether `peer` has raised `flag` `count` times in this operation, `at` a context and lane.
     fn reached(
         &mut self,
         peer: Rank,
-        (context, lane): (Context, usize),
+        at: (Context, usize),
         flag: Flag,
         count: u32,
     ) -> Result<bool, Trouble>;

@@ -102,11 +102,7 @@ fn log_settings(config: &Config, is_new: &mut dyn FnMut(&str) -> bool) {
     for note in config.notes.iter().filter(|note| is_new(&note.text)) {
         tracing::info!(target: ENV, "{}", note.text);
     }
-    for warning in config
-        .warnings
-        .iter()
-        .filter(|warning| is_new(&warning.text))
-    {
+    for warning in config.warnings.iter().filter(|warning| is_new(&warning.text)) {
         tracing::warn!(target: ENV, "{}", warning.text);
     }
 }
@@ -131,10 +127,7 @@ impl Logger {
             LogFile::Stdout => Sink::Writer(Box::new(io::stdout())),
             LogFile::Pattern(pattern) => Sink::Unopened(expand(pattern, &host, std::process::id())),
         };
-        Self {
-            sink: Mutex::new(sink),
-            ..Self::with_writer(config, io::sink())
-        }
+        Self { sink: Mutex::new(sink), ..Self::with_writer(config, io::sink()) }
     }
 
     /// The same, but lines go to `writer`.
@@ -166,20 +159,13 @@ impl Logger {
     }
 
     fn line(&self, metadata: &Metadata<'_>, fields: &Fields) -> String {
-        let Fields {
-            message,
-            rank,
-            rest,
-        } = fields;
+        let Fields { message, rank, rest } = fields;
         if metadata.target() == VERSION {
             return format!("{message}\n");
         }
         let ours = THREAD_RANK.get().or(self.rank).unwrap_or(0);
         let rank = rank.unwrap_or_else(|| ours.into());
-        let (pid, tid) = (
-            std::process::id(),
-            rustix::thread::gettid().as_raw_nonzero(),
-        );
+        let (pid, tid) = (std::process::id(), rustix::thread::gettid().as_raw_nonzero());
         let place = format!("{}:{pid}:{tid} [{rank}]", self.host);
         match *metadata.level() {
             Level::ERROR | Level::WARN => {
@@ -206,11 +192,7 @@ impl fmt::Debug for Logger {
 
 impl Subscriber for Logger {
     fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
-        if self.wants(metadata) {
-            Interest::always()
-        } else {
-            Interest::never()
-        }
+        if self.wants(metadata) { Interest::always() } else { Interest::never() }
     }
 
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
@@ -230,10 +212,7 @@ impl Subscriber for Logger {
         let mut fields = Fields::default();
         event.record(&mut fields);
         let line = self.line(event.metadata(), &fields);
-        self.sink
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .write(&line);
+        self.sink.lock().unwrap_or_else(PoisonError::into_inner).write(&line);
     }
 
     // Spans are never wanted.
@@ -270,10 +249,7 @@ impl Sink {
             writer.write_all(line.as_bytes()).ok();
             *self = Self::Writer(writer);
         } else if let Self::Writer(writer) = self {
-            writer
-                .write_all(line.as_bytes())
-                .and_then(|()| writer.flush())
-                .ok();
+            writer.write_all(line.as_bytes()).and_then(|()| writer.flush()).ok();
         }
     }
 }
@@ -312,9 +288,7 @@ impl Visit for Fields {
 /// a module's path, is in every set.
 fn of_subsystem(target: &str, subsystems: Subsystems) -> bool {
     let words = target.strip_prefix("ringway::").unwrap_or("").split('|');
-    let mut named = words
-        .filter_map(|word| word.parse::<Subsystem>().ok())
-        .peekable();
+    let mut named = words.filter_map(|word| word.parse::<Subsystem>().ok()).peekable();
     named.peek().is_none() || named.any(|subsystem| subsystems.contains(subsystem))
 }
 
@@ -345,9 +319,7 @@ fn expand(pattern: &str, host: &str, pid: u32) -> String {
 
 /// `2026-01-31 23:59:59`, in UTC.
 fn stamp(time: SystemTime) -> String {
-    let seconds = time
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
+    let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Days since 0000-03-01 fall into eras of 400 years; a year that starts in March ends with
     // its leap day.
@@ -356,18 +328,11 @@ fn stamp(time: SystemTime) -> String {
     let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
     let day = day - (365 * year + year / 4 - year / 100);
     let march_month = (5 * day + 2) / 153;
-    let month = if march_month < 10 {
-        march_month + 3
-    } else {
-        march_month - 9
-    };
+    let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
     let year = era * 400 + year + u64::from(month <= 2);
     let day = day - (153 * march_month + 2) / 5 + 1;
     let (hour, minute) = (second / 3_600, second / 60 % 60);
-    format!(
-        "{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{:02}",
-        second % 60
-    )
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{:02}", second % 60)
 }
 
 #[cfg(test)]

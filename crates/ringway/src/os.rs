@@ -93,10 +93,7 @@ fn address_of(socket_address: *const libc::sockaddr) -> Option<(IpAddr, u32)> {
             // SAFETY: family AF_INET6 means that the storage is a `sockaddr_in6`; the copy needs
             // no alignment.
             let v6 = unsafe { ptr::read_unaligned(socket_address.cast::<libc::sockaddr_in6>()) };
-            Some((
-                Ipv6Addr::from(v6.sin6_addr.s6_addr).into(),
-                v6.sin6_scope_id,
-            ))
+            Some((Ipv6Addr::from(v6.sin6_addr.s6_addr).into(), v6.sin6_scope_id))
         }
         _ => None,
     }
@@ -124,11 +121,7 @@ mod tests {
     #[test]
     fn loopback_is_listed() {
         let all = interface_addresses().unwrap();
-        assert!(
-            all.iter()
-                .any(|one| one.loopback && one.address.is_loopback()),
-            "{all:?}"
-        );
+        assert!(all.iter().any(|one| one.loopback && one.address.is_loopback()), "{all:?}");
     }
 
     #[test]

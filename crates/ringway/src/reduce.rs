@@ -62,11 +62,7 @@ impl Scalar {
         }
         let mut low = [0; 8];
         for (i, byte) in bytes.iter().enumerate() {
-            let place = if cfg!(target_endian = "little") {
-                i
-            } else {
-                bytes.len() - 1 - i
-            };
+            let place = if cfg!(target_endian = "little") { i } else { bytes.len() - 1 - i };
             low[place] = *byte;
         }
         let half = u16::from_le_bytes([low[0], low[1]]);
@@ -77,19 +73,35 @@ impl Scalar {
             DataType::F8e5m2 => float::e5m2_to_f32(low[0]).to_bits().into(),
             _ => u64::from_le_bytes(low),
         };
-        Some(Self {
-            accumulator: element.accumulator(),
-            bits,
-        })
+        Some(Self { accumulator: element.accumulator(), bits })
+    }
+
+    /// The scalar nearest to `value`: rounded to the accumulator type, or for integers cut to a
+    /// whole number in their range.
+    #[must_use]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "float to integer casts saturate, which is what is wanted"
+    )]
+    pub fn from_f64(element: DataType, value: f64) -> Self {
+        let bits = match element.accumulator() {
+            DataType::F32 => u64::from((value as f32).to_bits()),
+            DataType::I8 => u64::from((value as i8).cast_unsigned()),
+            DataType::I32 => u64::from((value as i32).cast_unsigned()),
+            DataType::I64 => (value as i64).cast_unsigned(),
+            DataType::U8 => u64::from(value as u8),
+            DataType::U32 => u64::from(value as u32),
+            DataType::U64 => value as u64,
+            _ => value.to_bits(),
+        };
+        Self::from_bits(element, bits)
     }
 
     /// The scalar of these bits, which came from [`Scalar::bits`] of another rank.
     #[must_use]
     pub const fn from_bits(element: DataType, bits: u64) -> Self {
-        Self {
-            accumulator: element.accumulator(),
-            bits,
-        }
+        Self { accumulator: element.accumulator(), bits }
     }
 
     /// The value's bits, in the low bits: what ranks exchange.
@@ -163,10 +175,7 @@ impl Isa {
     /// The fastest this processor has.
     #[must_use]
     pub fn best() -> Self {
-        Self::ALL
-            .into_iter()
-            .rfind(|isa| isa.is_available())
-            .unwrap_or(Self::Baseline)
+        Self::ALL.into_iter().rfind(|isa| isa.is_available()).unwrap_or(Self::Baseline)
     }
 
     /// The name used in messages.
@@ -208,19 +217,12 @@ impl Kernel {
     /// Results do not depend on the choice: it is for tests and measurements.
     #[must_use]
     pub fn with_isa(data_type: DataType, op: ReduceOp, ranks: u32, isa: Isa) -> Option<Self> {
-        isa.is_available()
-            .then(|| Self::of(data_type, op, ranks, isa))
+        isa.is_available().then(|| Self::of(data_type, op, ranks, isa))
     }
 
     fn of(data_type: DataType, op: ReduceOp, ranks: u32, isa: Isa) -> Self {
         assert!(ranks > 0, "a reduction is over one rank at least");
-        Self {
-            data_type,
-            op,
-            ranks,
-            isa,
-            run: choose(data_type, op, isa),
-        }
+        Self { data_type, op, ranks, isa, run: choose(data_type, op, isa) }
     }
 
     /// The instructions in use.
@@ -257,21 +259,15 @@ impl Kernel {
         operands: &[Operand],
         count: usize,
     ) {
-        let (first, rest) = operands
-            .split_first()
-            .expect("a reduction has an operand at least");
+        let (first, rest) = operands.split_first().expect("a reduction has an operand at least");
         debug_assert!(
             finish || dst_form.data_type(self.data_type) == self.data_type.accumulator(),
             "a partial result must not be rounded"
         );
         debug_assert!(
-            operands
-                .iter()
-                .filter_map(|operand| operand.scale)
-                .all(|scale| {
-                    self.op == ReduceOp::PreMulSum
-                        && scale.accumulator == self.data_type.accumulator()
-                }),
+            operands.iter().filter_map(|operand| operand.scale).all(|scale| {
+                self.op == ReduceOp::PreMulSum && scale.accumulator == self.data_type.accumulator()
+            }),
             "scalars belong to premultiplied sums of their own type"
         );
         let average_over = (finish && self.op == ReduceOp::Avg).then_some(self.ranks);
@@ -285,14 +281,7 @@ impl Kernel {
             unsafe { dst.copy_from(first.address, count * size) };
             return;
         }
-        let job = Job {
-            dst,
-            dst_form,
-            average_over,
-            first: *first,
-            rest,
-            count,
-        };
+        let job = Job { dst, dst_form, average_over, first: *first, rest, count };
         // SAFETY:
         // - the pointers are as the caller promises;
         // - `run` was chosen for this element type, and for a processor that was found to be here.

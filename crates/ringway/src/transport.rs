@@ -70,8 +70,6 @@ pub(crate) struct Area {
 unsafe impl Send for Area {}
 
 impl Area {
-    pub(crate) const EMPTY: Self = Self { address: std::ptr::null_mut(), bytes: 0 };
-
     /// The address of `bytes` bytes at `offset`, or `None` if they are outside.
     pub(crate) fn at(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
         let end = offset.checked_add(bytes)?;

@@ -70,12 +70,7 @@ impl Key {
     /// The key that `secret` gives in the context `label` (a job's identity, a communicator).
     #[must_use]
     pub fn derive(secret: &[u8], label: &[u8]) -> Self {
-        Self(
-            mac_of(secret, &[b"ringway key v1", label])
-                .finalize()
-                .into_bytes()
-                .into(),
-        )
+        Self(mac_of(secret, &[b"ringway key v1", label]).finalize().into_bytes().into())
     }
 
     /// The bytes, to be passed on by a channel that is itself safe.
@@ -305,12 +300,7 @@ fn transcript(key: &Key, role: &[u8], hello: &[u8; HELLO_BYTES], nonce: &[u8; 16
 }
 
 fn session_key(key: &Key, hello: &[u8; HELLO_BYTES], nonce: &[u8; 16]) -> SessionKey {
-    SessionKey(
-        transcript(key, b"session", hello, nonce)
-            .finalize()
-            .into_bytes()
-            .into(),
-    )
+    SessionKey(transcript(key, b"session", hello, nonce).finalize().into_bytes().into())
 }
 
 /// Reads towards `buffer[..need]`; `true` once full.
@@ -368,10 +358,8 @@ impl Acceptor {
             }
             let (hello, _) = decode_hello(&self.buffer)?;
             let mac = transcript(&self.key, b"accept", &self.buffer, &self.nonce);
-            let answer = ChallengeFrame {
-                nonce: self.nonce,
-                mac: mac.finalize().into_bytes().into(),
-            };
+            let answer =
+                ChallengeFrame { nonce: self.nonce, mac: mac.finalize().into_bytes().into() };
             stream.write_all(answer.as_bytes())?;
             self.hello = Some((hello, self.buffer));
             self.filled = 0;
@@ -387,10 +375,7 @@ impl Acceptor {
         transcript(&self.key, b"dial", frame, &self.nonce)
             .verify_slice(&self.buffer[..32])
             .map_err(|_| Rejected::BadMac)?;
-        if self
-            .meant
-            .is_some_and(|meant| meant != (hello.communicator, hello.to))
-        {
+        if self.meant.is_some_and(|meant| meant != (hello.communicator, hello.to)) {
             stream.write_all(&[VERDICT_WRONG_PEER])?;
             return Err(Rejected::WrongPeer);
         }
@@ -446,10 +431,8 @@ impl Dialing {
     /// Sends this side's proof.
     pub(crate) fn prove(&mut self, mut stream: &TcpStream) -> Result<(), Rejected> {
         let (nonce, _) = self.parts();
-        let mac: [u8; 32] = transcript(&self.key, b"dial", &self.hello, &nonce)
-            .finalize()
-            .into_bytes()
-            .into();
+        let mac: [u8; 32] =
+            transcript(&self.key, b"dial", &self.hello, &nonce).finalize().into_bytes().into();
         stream.write_all(&mac)?;
         self.proved = true;
         Ok(())

@@ -91,35 +91,22 @@ pub(crate) struct Dialer {
 impl Dialer {
     pub(crate) fn new(key: Key, hello: Hello, targets: Vec<Target>, pause_max: Duration) -> Self {
         let started = Instant::now();
-        let attempts = targets
-            .into_iter()
-            .zip(0_u32..)
-            .map(|(target, place)| Attempt {
-                target,
-                state: State::Idle {
-                    try_at: started + STAGGER * place,
-                },
-                failures: 0,
-                pause: RETRY_FIRST,
-                last: None,
-                other_secret: false,
-            });
-        Self {
-            key,
-            hello,
-            pause_max,
-            started,
-            attempts: attempts.collect(),
-        }
+        let attempts = targets.into_iter().zip(0_u32..).map(|(target, place)| Attempt {
+            target,
+            state: State::Idle { try_at: started + STAGGER * place },
+            failures: 0,
+            pause: RETRY_FIRST,
+            last: None,
+            other_secret: false,
+        });
+        Self { key, hello, pause_max, started, attempts: attempts.collect() }
     }
 
     /// Goes on with every attempt; the first connection that is in comes back.
     pub(crate) fn advance(&mut self) -> Option<Connected> {
         for at in 0..self.attempts.len() {
-            let proving = self
-                .attempts
-                .iter()
-                .any(|one| matches!(one.state, State::Proving { .. }));
+            let proving =
+                self.attempts.iter().any(|one| matches!(one.state, State::Proving { .. }));
             let attempt = &mut self.attempts[at];
             match attempt.advance(&self.key, &self.hello, !proving) {
                 Ok(None) => {}
@@ -200,9 +187,7 @@ impl Dialer {
                 None => reasons.push((place, why)),
             }
         }
-        let lines = reasons
-            .into_iter()
-            .map(|(places, why)| format!("{places}: {why}"));
+        let lines = reasons.into_iter().map(|(places, why)| format!("{places}: {why}"));
         lines.collect::<Vec<_>>().join("; ")
     }
 
@@ -211,11 +196,7 @@ impl Dialer {
         let next = self.attempts[failed..]
             .iter_mut()
             .find(|one| one.failures == 0 && matches!(one.state, State::Idle { .. }));
-        if let Some(Attempt {
-            state: State::Idle { try_at },
-            ..
-        }) = next
-        {
+        if let Some(Attempt { state: State::Idle { try_at }, .. }) = next {
             *try_at = Instant::now();
         }
     }
@@ -239,10 +220,7 @@ impl Attempt {
                 }
                 State::Idle { .. } => {
                     let stream = socket::start_connect(&self.target.address).map_err(lost)?;
-                    State::Connecting {
-                        stream,
-                        until: now + CONNECT_TIMEOUT,
-                    }
+                    State::Connecting { stream, until: now + CONNECT_TIMEOUT }
                 }
                 State::Connecting { stream, until } => match socket::connect_outcome(&stream) {
                     None if now >= until => return Err(Rejected::Io("timed out".into())),
@@ -251,82 +229,40 @@ impl Attempt {
                         return Ok(None);
                     }
                     Some(outcome) => {
-                        outcome
-                            .and_then(|()| socket::prepare(&stream))
-                            .map_err(lost)?;
+                        outcome.and_then(|()| socket::prepare(&stream)).map_err(lost)?;
                         let dialing = Dialing::begin(&stream, key, hello)?;
-                        State::Greeting {
-                            stream,
-                            dialing,
-                            until: now + HANDSHAKE_TIMEOUT,
-                        }
+                        State::Greeting { stream, dialing, until: now + HANDSHAKE_TIMEOUT }
                     }
                 },
-                State::Greeting {
-                    stream,
-                    mut dialing,
-                    until,
-                } => {
+                State::Greeting { stream, mut dialing, until } => {
                     if dialing.challenged(&stream)? {
-                        State::Held {
-                            stream,
-                            dialing,
-                            until,
-                        }
+                        State::Held { stream, dialing, until }
                     } else if now >= until {
                         return Err(Rejected::Timeout);
                     } else {
-                        self.state = State::Greeting {
-                            stream,
-                            dialing,
-                            until,
-                        };
+                        self.state = State::Greeting { stream, dialing, until };
                         return Ok(None);
                     }
                 }
-                State::Held {
-                    stream,
-                    mut dialing,
-                    until,
-                } => {
+                State::Held { stream, mut dialing, until } => {
                     if may_prove {
                         dialing.prove(&stream)?;
-                        State::Proving {
-                            stream,
-                            dialing,
-                            until,
-                        }
+                        State::Proving { stream, dialing, until }
                     } else if now >= until {
                         return Err(Rejected::Timeout);
                     } else {
-                        self.state = State::Held {
-                            stream,
-                            dialing,
-                            until,
-                        };
+                        self.state = State::Held { stream, dialing, until };
                         return Ok(None);
                     }
                 }
-                State::Proving {
-                    stream,
-                    dialing,
-                    until,
-                } => {
+                State::Proving { stream, dialing, until } => {
                     if let Some(session_key) = dialing.admitted(&stream)? {
                         let target = self.target.clone();
-                        return Ok(Some(Connected {
-                            stream,
-                            session_key,
-                            target,
-                        }));
+                        return Ok(Some(Connected { stream, session_key, target }));
                     } else if now >= until {
                         return Err(Rejected::Timeout);
                     }
-                    self.state = State::Proving {
-                        stream,
-                        dialing,
-                        until,
-                    };
+                    self.state = State::Proving { stream, dialing, until };
                     return Ok(None);
                 }
             };
@@ -337,9 +273,7 @@ impl Attempt {
         self.failures += 1;
         self.other_secret = why == Rejected::BadMac;
         self.last = Some(why.to_string());
-        self.state = State::Idle {
-            try_at: Instant::now() + self.pause,
-        };
+        self.state = State::Idle { try_at: Instant::now() + self.pause };
         self.pause = (self.pause * 3 / 2).min(pause_max);
     }
 }

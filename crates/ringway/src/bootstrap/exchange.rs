@@ -121,10 +121,8 @@ fn connect_all(
             if let Some(connected) = dialer.advance() {
                 let info = known(plan, *peer)?;
                 log_choice(plan.me.rank, info, dialer, &connected);
-                control.insert(
-                    *peer,
-                    framed(connected.stream, connected.session_key, Side::Dialer)?,
-                );
+                control
+                    .insert(*peer, framed(connected.stream, connected.session_key, Side::Dialer)?);
                 dialers.swap_remove(at);
             } else if dialer.hopeless(UNREACHABLE_AFTER) {
                 return Err(unreachable(plan, *peer, dialer));
@@ -138,10 +136,7 @@ fn connect_all(
             let expected =
                 hello.purpose == Purpose::Control && overlay.accepts.contains(&hello.from);
             if expected {
-                control.insert(
-                    hello.from,
-                    framed(one.stream, one.session_key, Side::Acceptor)?,
-                );
+                control.insert(hello.from, framed(one.stream, one.session_key, Side::Acceptor)?);
             } else {
                 tracing::debug!(
                     target: "ringway::BOOTSTRAP",
@@ -160,9 +155,7 @@ fn connect_all(
         }
         let mut fds = Vec::new();
         gate.register(&mut fds);
-        dialers
-            .iter()
-            .for_each(|(_, dialer)| dialer.register(&mut fds));
+        dialers.iter().for_each(|(_, dialer)| dialer.register(&mut fds));
         if let Some(root) = root.as_deref() {
             root.register(&mut fds);
         }
@@ -257,11 +250,7 @@ fn late(
 ) -> Error {
     let mut reasons_of = Vec::new();
     let mut culprits: Vec<RankIdentity> = Vec::new();
-    for rank in overlay
-        .peers()
-        .into_iter()
-        .filter(|rank| !control.contains_key(rank))
-    {
+    for rank in overlay.peers().into_iter().filter(|rank| !control.contains_key(rank)) {
         let Some(info) = plan.peers.get(&rank) else {
             continue;
         };
@@ -311,9 +300,7 @@ pub(crate) fn all_gather(
         let count = (distance.min(size - distance)) as usize;
         let stream = stream_to(control, back)?;
         for block in &blocks[..count] {
-            stream
-                .queue(message::GATHER, block)
-                .map_err(|error| broken(rank, back, &error))?;
+            stream.queue(message::GATHER, block).map_err(|error| broken(rank, back, &error))?;
         }
         round(rank, control, (back, ahead), count, &mut blocks, deadline)?;
         distance = distance.saturating_mul(2);
@@ -341,10 +328,7 @@ fn round(
         let lost = |peer: Rank| move |error: FrameError| broken(rank, peer, &error);
         let flushed = stream_to(control, to)?.try_flush();
         while missing > 0 {
-            let Some(frame) = stream_to(control, from)?
-                .try_receive()
-                .map_err(lost(from))?
-            else {
+            let Some(frame) = stream_to(control, from)?.try_receive().map_err(lost(from))? else {
                 break;
             };
             match frame.kind {
@@ -404,10 +388,7 @@ fn broken(rank: Rank, peer: Rank, why: &FrameError) -> Error {
         FrameError::TooLong { .. } => ErrorKind::InvalidArgument,
         _ => ErrorKind::Remote,
     };
-    Error::new(
-        kind,
-        format!("control connection of rank {rank} to rank {peer}: {why}"),
-    )
+    Error::new(kind, format!("control connection of rank {rank} to rank {peer}: {why}"))
 }
 
 #[cfg(test)]
@@ -421,11 +402,7 @@ mod tests {
                 let mine = Overlay::of(rank, size);
                 let mut all = mine.dials.clone();
                 all.extend(&mine.accepts);
-                assert_eq!(
-                    all.len(),
-                    mine.peers().len(),
-                    "no pair twice: {rank} of {size}"
-                );
+                assert_eq!(all.len(), mine.peers().len(), "no pair twice: {rank} of {size}");
                 assert!(!all.contains(&rank));
                 for &peer in &mine.dials {
                     assert!(
@@ -434,10 +411,7 @@ mod tests {
                     );
                 }
                 for &peer in &mine.accepts {
-                    assert!(
-                        Overlay::of(peer, size).dials.contains(&rank),
-                        "{rank} {peer} {size}"
-                    );
+                    assert!(Overlay::of(peer, size).dials.contains(&rank), "{rank} {peer} {size}");
                 }
             }
         }

@@ -115,13 +115,10 @@ impl From<io::Error> for FrameError {
 }
 
 fn mac(key: &SessionKey, direction: u8, number: u64, header: &[u8], body: &[u8]) -> [u8; 32] {
-    auth::mac_of(
-        &key.0,
-        &[b"frame", &[direction], &number.to_le_bytes(), header, body],
-    )
-    .finalize()
-    .into_bytes()
-    .into()
+    auth::mac_of(&key.0, &[b"frame", &[direction], &number.to_le_bytes(), header, body])
+        .finalize()
+        .into_bytes()
+        .into()
 }
 
 /// Turns the bytes of one direction into frames. Pure: it reads nothing by itself.
@@ -138,13 +135,7 @@ impl Decoder {
     /// A decoder for what comes in at `side`.
     #[must_use]
     pub fn new(key: SessionKey, side: Side) -> Self {
-        Self {
-            key,
-            direction: side.incoming(),
-            number: 0,
-            buffer: Vec::new(),
-            filled: 0,
-        }
+        Self { key, direction: side.incoming(), number: 0, buffer: Vec::new(), filled: 0 }
     }
 
     /// Where the next bytes go; never empty, never past the end of the current frame.
@@ -163,9 +154,7 @@ impl Decoder {
         };
         let header = self.header();
         if header.length.get() as usize > BODY_MAX_BYTES || header.reserved.get() != 0 {
-            return Err(FrameError::Malformed {
-                length: header.length.get(),
-            });
+            return Err(FrameError::Malformed { length: header.length.get() });
         }
         if self.filled < whole {
             return Ok(None);
@@ -174,33 +163,20 @@ impl Decoder {
         let body = self.buffer.split_off(HEADER_BYTES);
         auth::mac_of(
             &self.key.0,
-            &[
-                b"frame",
-                &[self.direction],
-                &self.number.to_le_bytes(),
-                &self.buffer,
-                &body,
-            ],
+            &[b"frame", &[self.direction], &self.number.to_le_bytes(), &self.buffer, &body],
         )
         .verify_truncated_left(&tag)
         .map_err(|_| FrameError::BadMac)?;
         self.number += 1;
         self.filled = 0;
-        Ok(Some(Frame {
-            kind: header.kind.get(),
-            body,
-        }))
+        Ok(Some(Frame { kind: header.kind.get(), body }))
     }
 
     fn header(&self) -> HeaderFrame {
-        HeaderFrame::read_from_prefix(&self.buffer).map_or(
-            HeaderFrame {
-                length: U32::ZERO,
-                kind: U16::ZERO,
-                reserved: U16::ZERO,
-            },
-            |h| h.0,
-        )
+        HeaderFrame::read_from_prefix(&self.buffer)
+            .map_or(HeaderFrame { length: U32::ZERO, kind: U16::ZERO, reserved: U16::ZERO }, |h| {
+                h.0
+            })
     }
 
     /// Bytes of the current frame once its header is there.
@@ -227,15 +203,7 @@ impl ControlStream {
     pub fn new(stream: TcpStream, key: SessionKey, side: Side) -> Result<Self, FrameError> {
         socket::prepare(&stream)?;
         let decoder = Decoder::new(key.clone(), side);
-        Ok(Self {
-            stream,
-            key,
-            side,
-            sent: 0,
-            decoder,
-            outbox: Vec::new(),
-            written: 0,
-        })
+        Ok(Self { stream, key, side, sent: 0, decoder, outbox: Vec::new(), written: 0 })
     }
 
     /// The connection underneath.
@@ -251,11 +219,8 @@ impl ControlStream {
         if body.len() > BODY_MAX_BYTES {
             return Err(too_long);
         }
-        let header = HeaderFrame {
-            length: U32::new(length),
-            kind: U16::new(kind),
-            reserved: U16::ZERO,
-        };
+        let header =
+            HeaderFrame { length: U32::new(length), kind: U16::new(kind), reserved: U16::ZERO };
         let header = header.as_bytes();
         let mac = mac(&self.key, self.side.outgoing(), self.sent, header, body);
         self.sent += 1;
@@ -327,20 +292,13 @@ impl ControlStream {
         if Instant::now() >= deadline {
             return Err(FrameError::Timeout);
         }
-        socket::wait(
-            &mut [PollFd::from_borrowed_fd(self.as_fd(), flags)],
-            deadline,
-        )?;
+        socket::wait(&mut [PollFd::from_borrowed_fd(self.as_fd(), flags)], deadline)?;
         Ok(())
     }
 
     /// Adds what this connection waits for: always input, output while some is queued.
     pub(crate) fn register<'fd>(&'fd self, fds: &mut Vec<PollFd<'fd>>) {
-        let flags = if self.has_queued() {
-            PollFlags::IN | PollFlags::OUT
-        } else {
-            PollFlags::IN
-        };
+        let flags = if self.has_queued() { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
         fds.push(PollFd::from_borrowed_fd(self.as_fd(), flags));
     }
 }

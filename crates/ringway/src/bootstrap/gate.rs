@@ -90,11 +90,7 @@ impl fmt::Display for Rejections {
         if total == 0 {
             return f.write_str("no connection was refused");
         }
-        write!(
-            f,
-            "{total} connection{} refused (",
-            if total == 1 { " was" } else { "s were" }
-        )?;
+        write!(f, "{total} connection{} refused (", if total == 1 { " was" } else { "s were" })?;
         let mut first = true;
         for (reason, count) in self.reasons().into_iter().filter(|(_, count)| *count > 0) {
             write!(f, "{}{reason}: {count}", if first { "" } else { ", " })?;
@@ -147,14 +143,7 @@ impl Gate {
         listener
             .set_nonblocking(true)
             .map_err(|error| Error::system("make the listener non-blocking", error))?;
-        Ok(Self {
-            listener,
-            key,
-            communicator,
-            rank,
-            rejections,
-            pending: Vec::new(),
-        })
+        Ok(Self { listener, key, communicator, rank, rejections, pending: Vec::new() })
     }
 
     /// Waits for the next authenticated connection; `None` when the deadline passes.
@@ -189,10 +178,7 @@ impl Gate {
     /// Adds what the gate waits for.
     pub(crate) fn register<'fd>(&'fd self, fds: &mut Vec<PollFd<'fd>>) {
         if self.pending.len() < PENDING_MAX {
-            fds.push(PollFd::from_borrowed_fd(
-                self.listener.as_fd(),
-                PollFlags::IN,
-            ));
+            fds.push(PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN));
         }
         for one in &self.pending {
             fds.push(PollFd::from_borrowed_fd(one.stream.as_fd(), PollFlags::IN));
@@ -202,11 +188,7 @@ impl Gate {
     /// When the gate wants to be advanced even if nothing came.
     pub(crate) fn wake_at(&self) -> Instant {
         let full = self.pending.len() >= PENDING_MAX;
-        let patience = if full {
-            EVICTABLE_AFTER
-        } else {
-            HANDSHAKE_TIMEOUT
-        };
+        let patience = if full { EVICTABLE_AFTER } else { HANDSHAKE_TIMEOUT };
         let oldest = self.pending.iter().map(|one| one.since).min();
         oldest.unwrap_or_else(Instant::now) + patience
     }
@@ -228,15 +210,8 @@ impl Gate {
                 }
                 Ok(None) => at += 1,
                 Ok(Some((hello, session_key))) => {
-                    let Pending {
-                        stream, address, ..
-                    } = self.pending.swap_remove(at);
-                    admitted.push(Admitted {
-                        hello,
-                        stream,
-                        session_key,
-                        address,
-                    });
+                    let Pending { stream, address, .. } = self.pending.swap_remove(at);
+                    admitted.push(Admitted { hello, stream, session_key, address });
                 }
                 Err(why) => self.refuse(at, &why),
             }
@@ -266,12 +241,7 @@ impl Gate {
                     }
                     let acceptor = Acceptor::new(&self.key, Some((self.communicator, self.rank)))?;
                     let since = Instant::now();
-                    self.pending.push(Pending {
-                        stream,
-                        address,
-                        acceptor,
-                        since,
-                    });
+                    self.pending.push(Pending { stream, address, acceptor, since });
                 }
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock => return Ok(()),
@@ -291,11 +261,7 @@ impl Gate {
 
     /// Drops the oldest handshake if it had its time; says whether there is room now.
     fn make_room(&mut self) -> bool {
-        let oldest = self
-            .pending
-            .iter()
-            .enumerate()
-            .min_by_key(|(_, one)| one.since);
+        let oldest = self.pending.iter().enumerate().min_by_key(|(_, one)| one.since);
         match oldest.map(|(at, one)| (at, one.since.elapsed())) {
             Some((at, age)) if age >= EVICTABLE_AFTER => {
                 self.refuse(at, &Rejected::Timeout);

@@ -41,16 +41,9 @@ pub fn survey(filter: &dyn Fn(&str) -> Result<(), String>, family: Family) -> Re
         tracing::debug!(target: "ringway::BOOTSTRAP", "not offering {name}: {why}");
     }
     if survey.offered.is_empty() {
-        let held: Vec<String> = survey
-            .withheld
-            .iter()
-            .map(|(name, why)| format!("{name}: {why}"))
-            .collect();
-        let held = if held.is_empty() {
-            "none is up".to_owned()
-        } else {
-            held.join("; ")
-        };
+        let held: Vec<String> =
+            survey.withheld.iter().map(|(name, why)| format!("{name}: {why}")).collect();
+        let held = if held.is_empty() { "none is up".to_owned() } else { held.join("; ") };
         return Err(Error::usage(format!(
             "no network interface is left to use ({held}); relax the filter"
         )));
@@ -85,13 +78,7 @@ fn choose(
     if kept.iter().any(global) {
         kept.retain(|one| one.loopback || !is_link_local(&one.address));
     }
-    kept.sort_by_key(|one| {
-        (
-            one.loopback,
-            is_link_local(&one.address),
-            one.address.is_ipv6(),
-        )
-    });
+    kept.sort_by_key(|one| (one.loopback, is_link_local(&one.address), one.address.is_ipv6()));
     survey.offered = kept
         .into_iter()
         .map(|one| {
@@ -137,11 +124,7 @@ mod tests {
     }
 
     fn names(survey: &Survey) -> Vec<String> {
-        survey
-            .offered
-            .iter()
-            .map(|(name, a)| format!("{name} {}", a.ip()))
-            .collect()
+        survey.offered.iter().map(|(name, a)| format!("{name} {}", a.ip())).collect()
     }
 
     #[test]
@@ -149,12 +132,7 @@ mod tests {
         let survey = choose(machine(), &|_| Ok(()), Family::Any);
         assert_eq!(
             names(&survey),
-            [
-                "eth0 192.0.2.2",
-                "docker0 172.17.0.1",
-                "eth0 fd00::2",
-                "lo 127.0.0.1"
-            ]
+            ["eth0 192.0.2.2", "docker0 172.17.0.1", "eth0 fd00::2", "lo 127.0.0.1"]
         );
         let alone = choose(vec![at("eth0", "fe80::1")], &|_| Ok(()), Family::Any);
         assert_eq!(alone.offered[0].1.to_string(), "[fe80::1%2]:0");
@@ -171,10 +149,7 @@ mod tests {
         };
         let survey = choose(machine(), &filter, Family::V4);
         assert_eq!(names(&survey), ["eth0 192.0.2.2", "lo 127.0.0.1"]);
-        let held = (
-            "docker0".to_owned(),
-            "filtered by NCCL_SOCKET_IFNAME=^docker".to_owned(),
-        );
+        let held = ("docker0".to_owned(), "filtered by NCCL_SOCKET_IFNAME=^docker".to_owned());
         assert_eq!(survey.withheld, [held]);
     }
 

@@ -112,11 +112,7 @@ impl fmt::Display for RootHint {
                 f,
                 "{}, ports {}",
                 hosts.join(" or "),
-                ports
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect::<Vec<_>>()
-                    .join(", ")
+                ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
             ),
             Self::Pmi { fd } => write!(f, "the PMI server at descriptor {fd}"),
             Self::Alone => f.write_str("this process"),
@@ -181,9 +177,7 @@ impl Placement {
             identity: format!("explicit {root}"),
         };
         if rank >= size {
-            return Err(Error::argument(format!(
-                "rank {rank} does not exist among {size} ranks"
-            )));
+            return Err(Error::argument(format!("rank {rank} does not exist among {size} ranks")));
         }
         Ok(place)
     }
@@ -199,10 +193,7 @@ impl Placement {
             SecretSource::Text(text) => text.clone().into_bytes(),
             SecretSource::File(path) => {
                 let bytes = std::fs::read(path).map_err(|error| {
-                    Error::system(
-                        format!("read RINGWAY_SECRET_FILE={}", path.display()),
-                        error,
-                    )
+                    Error::system(format!("read RINGWAY_SECRET_FILE={}", path.display()), error)
                 })?;
                 bytes.trim_ascii().to_vec()
             }

@@ -44,11 +44,7 @@ impl PeerInfo {
     /// As error messages name it.
     #[must_use]
     pub fn identity(&self) -> RankIdentity {
-        RankIdentity {
-            rank: self.rank,
-            host: self.host.clone(),
-            pid: self.pid,
-        }
+        RankIdentity { rank: self.rank, host: self.host.clone(), pid: self.pid }
     }
 
     /// Decodes the JSON form; total over arbitrary bytes.
@@ -71,10 +67,7 @@ impl PeerInfo {
         if small && names <= NAME_MAX_BYTES && self.blob.len() <= BLOB_MAX_BYTES {
             return Ok(());
         }
-        Err(Error::internal(format!(
-            "what rank {} says of itself is too large",
-            self.rank
-        )))
+        Err(Error::internal(format!("what rank {} says of itself is too large", self.rank)))
     }
 
     pub(super) fn here(rank: Rank, port: u16, survey: Survey, blob: Vec<u8>) -> Self {
@@ -83,9 +76,7 @@ impl PeerInfo {
         let host = name.nodename().to_string_lossy().into_owned();
         let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         let mut addresses = survey.offered;
-        addresses
-            .iter_mut()
-            .for_each(|(_, address)| address.set_port(port));
+        addresses.iter_mut().for_each(|(_, address)| address.set_port(port));
         addresses.truncate(ADDRESSES_MAX);
         Self {
             rank,
@@ -107,10 +98,7 @@ impl PeerInfo {
             .addresses
             .iter()
             .filter(|(_, address)| near || !address.ip().is_loopback())
-            .map(|(label, address)| Target {
-                label: label.clone(),
-                address: *address,
-            })
+            .map(|(label, address)| Target { label: label.clone(), address: *address })
             .collect();
         targets.sort_by_key(|target| !target.address.ip().is_loopback());
         targets
@@ -119,10 +107,8 @@ impl PeerInfo {
 
 /// What all ranks said of themselves, checked.
 pub(super) fn introduce(gathered: &[Vec<u8>], size: u32) -> Result<Vec<PeerInfo>> {
-    let peers: Vec<PeerInfo> = gathered
-        .iter()
-        .map(|bytes| PeerInfo::decode(bytes))
-        .collect::<Result<_>>()?;
+    let peers: Vec<PeerInfo> =
+        gathered.iter().map(|bytes| PeerInfo::decode(bytes)).collect::<Result<_>>()?;
     let in_order = peers.iter().map(|peer| peer.rank).eq(0..size);
     if !in_order {
         return Err(Error::internal(format!(

@@ -34,19 +34,12 @@ pub(crate) struct Client {
 
 impl Client {
     pub(crate) fn new(socket: OwnedFd, deadline: Instant) -> Self {
-        Self {
-            socket,
-            pending: Vec::new(),
-            deadline,
-        }
+        Self { socket, pending: Vec::new(), deadline }
     }
 
     /// Publishes `mine` (rank 0) or fetches what rank 0 published; all ranks must call it.
     pub(crate) fn share(mut self, mine: Option<&str>) -> Result<String> {
-        self.ask(
-            "cmd=init pmi_version=1 pmi_subversion=1",
-            "response_to_init",
-        )?;
+        self.ask("cmd=init pmi_version=1 pmi_subversion=1", "response_to_init")?;
         let maxes = self.ask("cmd=get_maxes", "maxes")?;
         let space = self.ask("cmd=get_my_kvsname", "my_kvsname")?;
         let space = value(&space, "kvsname").unwrap_or_default().to_owned();
@@ -117,10 +110,7 @@ impl Client {
                 return Ok(String::from_utf8_lossy(&line).trim_end().to_owned());
             }
             if self.pending.len() > LINE_MAX_BYTES {
-                return Err(Error::new(
-                    ErrorKind::Remote,
-                    "the PMI server sent an endless line",
-                ));
+                return Err(Error::new(ErrorKind::Remote, "the PMI server sent an endless line"));
             }
             self.wait(PollFlags::IN, asked)?;
             let mut piece = [0; 1024];

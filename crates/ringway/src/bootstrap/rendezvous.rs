@@ -132,13 +132,9 @@ pub(crate) fn enrol(enrolment: &Enrolment<'_>) -> Result<(ControlStream, Welcome
     let request = JoinRequest {
         size: enrolment.size,
         timeout_ms: u64::try_from(enrolment.timeout.as_millis()).unwrap_or(u64::MAX),
-        peer: PeerInfo {
-            blob: Vec::new(),
-            ..enrolment.me.clone()
-        },
+        peer: PeerInfo { blob: Vec::new(), ..enrolment.me.clone() },
     };
-    root.send(message::JOIN, &encode(&request), enrolment.deadline)
-        .map_err(lost_root)?;
+    root.send(message::JOIN, &encode(&request), enrolment.deadline).map_err(lost_root)?;
     let welcome = match expect(&mut root, message::WELCOME, enrolment.deadline) {
         Ok(body) => decode_welcome(&body)?,
         Err(error) if error.kind() == ErrorKind::Timeout => {
@@ -151,8 +147,7 @@ pub(crate) fn enrol(enrolment: &Enrolment<'_>) -> Result<(ControlStream, Welcome
 
 /// Says that this rank has its connections, and waits until all have.
 pub(crate) fn confirm(root: &mut ControlStream, deadline: Instant) -> Result<()> {
-    root.send(message::CONNECTED, &[], deadline)
-        .map_err(lost_root)?;
+    root.send(message::CONNECTED, &[], deadline).map_err(lost_root)?;
     match expect(root, message::GO, deadline) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::Timeout => Err(report_failure(root, error)),

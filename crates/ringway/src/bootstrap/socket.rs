@@ -85,11 +85,7 @@ pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
 }
 
 fn open(address: &SocketAddr) -> io::Result<std::os::fd::OwnedFd> {
-    let family = if address.is_ipv4() {
-        AddressFamily::INET
-    } else {
-        AddressFamily::INET6
-    };
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     Ok(rustix::net::socket_with(
         family,
         SocketType::STREAM,

@@ -13,10 +13,7 @@ use super::rendezvous::message;
 use super::*;
 
 fn options(seconds: f64) -> Options {
-    Options {
-        init_timeout: Duration::from_secs_f64(seconds),
-        ..Options::default()
-    }
+    Options { init_timeout: Duration::from_secs_f64(seconds), ..Options::default() }
 }
 
 /// Runs `body` once per entry, each on its own thread; the results in order.
@@ -26,24 +23,15 @@ fn together<A: Send, T: Send>(
 ) -> Vec<T> {
     thread::scope(|scope| {
         let body = &body;
-        let threads: Vec<_> = ranks
-            .into_iter()
-            .map(|rank| scope.spawn(move || body(rank)))
-            .collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap())
-            .collect()
+        let threads: Vec<_> =
+            ranks.into_iter().map(|rank| scope.spawn(move || body(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     })
 }
 
 /// A port that nobody listens on at the moment.
 fn free_port() -> u16 {
-    socket::listen(None, 0)
-        .unwrap()
-        .local_addr()
-        .unwrap()
-        .port()
+    socket::listen(None, 0).unwrap().local_addr().unwrap().port()
 }
 
 fn check(session: &mut Session, size: u32) {
@@ -68,10 +56,7 @@ fn check(session: &mut Session, size: u32) {
 }
 
 fn with_blob(rank: Rank, seconds: f64) -> Options {
-    Options {
-        blob: format!("blob of {rank}").into_bytes(),
-        ..options(seconds)
-    }
+    Options { blob: format!("blob of {rank}").into_bytes(), ..options(seconds) }
 }
 
 #[test]
@@ -109,20 +94,12 @@ fn ranks_join_by_candidate_ports() {
             ("LOCAL_WORLD_SIZE", "3".to_owned()),
             ("MASTER_ADDR", "localhost".to_owned()),
             ("MASTER_PORT", "29500".to_owned()),
-            (
-                "TORCHELASTIC_RUN_ID",
-                format!("test {}", std::process::id()),
-            ),
+            ("TORCHELASTIC_RUN_ID", format!("test {}", std::process::id())),
         ];
-        pairs
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect()
+        pairs.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
     };
     let first = Placement::from_environment(&environment(0)).unwrap();
-    let RootHint::Candidates { ports, .. } = &first.root else {
-        panic!("{first:?}")
-    };
+    let RootHint::Candidates { ports, .. } = &first.root else { panic!("{first:?}") };
     // Somebody else sits on the first port, and says nothing.
     let _squatter = socket::listen(None, ports[0]);
     together(0..3, |rank| {
@@ -187,25 +164,14 @@ fn a_data_connection_reaches_its_gate() {
 fn missing_ranks_are_named_to_all() {
     let id = UniqueId::generate(&options(1.0)).unwrap();
     let start = Instant::now();
-    let errors = together([0, 2, 4], |rank| {
-        join_unique_id(&id, rank, 8, &options(1.0)).unwrap_err()
-    });
-    assert!(
-        start.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        start.elapsed()
-    );
+    let errors =
+        together([0, 2, 4], |rank| join_unique_id(&id, rank, 8, &options(1.0)).unwrap_err());
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
     for error in errors {
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
         let text = error.to_string();
-        assert!(
-            text.starts_with("rendezvous of 8 ranks timed out after 1.0 s: "),
-            "{text}"
-        );
-        assert!(
-            text.contains("ranks 1, 3, 5–7 never came (asked at "),
-            "{text}"
-        );
+        assert!(text.starts_with("rendezvous of 8 ranks timed out after 1.0 s: "), "{text}");
+        assert!(text.contains("ranks 1, 3, 5–7 never came (asked at "), "{text}");
         assert!(text.contains("3 of 8 came"), "{text}");
     }
 }
@@ -217,28 +183,19 @@ fn a_missing_root_is_a_timeout_with_reasons() {
     let error = join(&place, &options(0.4)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Timeout);
     let text = error.to_string();
-    assert!(
-        text.contains(&root) && text.contains("connection refused"),
-        "{text}"
-    );
+    assert!(text.contains(&root) && text.contains("connection refused"), "{text}");
 }
 
 #[test]
 fn two_processes_with_one_rank_fail_everybody() {
     let id = UniqueId::generate(&options(20.0)).unwrap();
     let start = Instant::now();
-    for error in together([0, 1, 1], |rank| {
-        join_unique_id(&id, rank, 3, &options(20.0))
-    }) {
+    for error in together([0, 1, 1], |rank| join_unique_id(&id, rank, 3, &options(20.0))) {
         let text = error.unwrap_err().to_string();
         assert!(text.contains("two processes claim rank 1"), "{text}");
         assert!(text.matches("pid").count() == 2, "{text}");
     }
-    assert!(
-        start.elapsed() < Duration::from_secs(10),
-        "{:?}",
-        start.elapsed()
-    );
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
 }
 
 #[test]
@@ -250,10 +207,7 @@ fn a_different_size_fails_everybody() {
     });
     for text in errors {
         assert!(text.contains("disagree on their number"), "{text}");
-        assert!(
-            text.contains("rank 0 (host") && text.contains("rank 1 (host"),
-            "{text}"
-        );
+        assert!(text.contains("rank 0 (host") && text.contains("rank 1 (host"), "{text}");
     }
 }
 
@@ -265,11 +219,7 @@ fn a_wrong_secret_is_told_from_a_missing_root() {
         join(&place, &options(1.0)).unwrap_err().to_string()
     });
     assert!(errors[0].contains("rank 1 never came"), "{}", errors[0]);
-    assert!(
-        errors[0].contains("another secret: "),
-        "counted: {}",
-        errors[0]
-    );
+    assert!(errors[0].contains("another secret: "), "counted: {}", errors[0]);
     assert!(errors[1].contains("holds another secret"), "{}", errors[1]);
 }
 
@@ -293,14 +243,8 @@ fn a_rank_that_dies_in_the_rendezvous_is_named() {
         let mut stream = TcpStream::connect(id.targets()[0].address).unwrap();
         let key = auth::dial(&mut stream, &id.key(), &hello, deadline).unwrap();
         let mut stream = ControlStream::new(stream, key, Side::Dialer).unwrap();
-        let request = rendezvous::JoinRequest {
-            size: 2,
-            timeout_ms: 20_000,
-            peer: me,
-        };
-        stream
-            .send(message::JOIN, &rendezvous::encode(&request), deadline)
-            .unwrap();
+        let request = rendezvous::JoinRequest { size: 2, timeout_ms: 20_000, peer: me };
+        stream.send(message::JOIN, &rendezvous::encode(&request), deadline).unwrap();
         drop(stream);
         waiting.join().unwrap()
     });
@@ -318,25 +262,16 @@ fn strangers_do_not_delay_a_join_and_are_counted() {
     let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
     let refused = Arc::new(Rejections::default());
     let mut gate = Gate::new(listener, key.clone(), (1, 0), Arc::clone(&refused)).unwrap();
-    let hello = Hello {
-        purpose: Purpose::Control,
-        from: 1,
-        to: 0,
-        communicator: 1,
-        tag: 0,
-    };
+    let hello = Hello { purpose: Purpose::Control, from: 1, to: 0, communicator: 1, tag: 0 };
     let deadline = Instant::now() + Duration::from_secs(20);
 
     drop(connect()); // a port scanner
     connect().write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     let silent: Vec<TcpStream> = (0..40).map(|_| connect()).collect();
     let mut slow = connect(); // the beginning of a hello, and never its end
-    slow.write_all(&auth::encode_hello(&hello, [0; 16])[..20])
-        .unwrap();
+    slow.write_all(&auth::encode_hello(&hello, [0; 16])[..20]).unwrap();
     let mut forger = connect();
-    forger
-        .write_all(&auth::encode_hello(&hello, [0; 16]))
-        .unwrap();
+    forger.write_all(&auth::encode_hello(&hello, [0; 16])).unwrap();
     forger.write_all(&[7; 32]).unwrap();
 
     let start = Instant::now();
@@ -351,23 +286,14 @@ fn strangers_do_not_delay_a_join_and_are_counted() {
     assert_eq!(admitted.hello, hello);
     let (_kept, outcome) = dialer.join().unwrap();
     assert_eq!(outcome, Ok(()));
-    assert!(
-        start.elapsed() < Duration::from_secs(4),
-        "nobody waited for the silent ones"
-    );
+    assert!(start.elapsed() < Duration::from_secs(4), "nobody waited for the silent ones");
 
     let mut other = connect();
     let wrong = thread::spawn(move || {
         auth::dial(&mut other, &Key::from_bytes([0; 32]), &hello, deadline).map(drop)
     });
     let foreign = thread::spawn({
-        let (mut stream, hello) = (
-            connect(),
-            Hello {
-                communicator: 2,
-                ..hello
-            },
-        );
+        let (mut stream, hello) = (connect(), Hello { communicator: 2, ..hello });
         let key = key.clone();
         move || auth::dial(&mut stream, &key, &hello, deadline).map(drop)
     });
@@ -377,11 +303,7 @@ fn strangers_do_not_delay_a_join_and_are_counted() {
         move || auth::dial(&mut stream, &key, &hello, deadline).map(drop)
     });
     // Until the silent ones have had their five seconds.
-    assert!(
-        gate.accept(Instant::now() + Duration::from_millis(5500))
-            .unwrap()
-            .is_none()
-    );
+    assert!(gate.accept(Instant::now() + Duration::from_millis(5500)).unwrap().is_none());
     assert_eq!(wrong.join().unwrap(), Err(Rejected::BadMac));
     assert_eq!(foreign.join().unwrap(), Err(Rejected::WrongPeer));
     assert_eq!(neighbour.join().unwrap(), Err(Rejected::WrongPeer));
@@ -392,11 +314,7 @@ fn strangers_do_not_delay_a_join_and_are_counted() {
     assert_eq!(refused.of(&Rejected::Timeout), 41, "{refused}");
     assert_eq!(refused.of(&Rejected::BadMac), 2, "{refused}");
     assert_eq!(refused.of(&Rejected::WrongPeer), 2, "{refused}");
-    assert!(
-        refused
-            .to_string()
-            .starts_with("47 connections were refused (not ringway: 1")
-    );
+    assert!(refused.to_string().starts_with("47 connections were refused (not ringway: 1"));
 }
 
 #[test]
@@ -464,30 +382,16 @@ fn frames_cannot_be_changed_replayed_or_reflected() {
         outcomes
     };
     assert_eq!(feed(Side::Acceptor, &wire), [Ok(b"first".to_vec())]);
-    assert_eq!(
-        feed(Side::Dialer, &wire),
-        [Err(frame::FrameError::BadMac)],
-        "reflected"
-    );
+    assert_eq!(feed(Side::Dialer, &wire), [Err(frame::FrameError::BadMac)], "reflected");
     let twice = [wire.clone(), wire.clone()].concat();
-    assert_eq!(
-        feed(Side::Acceptor, &twice)[1],
-        Err(frame::FrameError::BadMac),
-        "replayed"
-    );
+    assert_eq!(feed(Side::Acceptor, &twice)[1], Err(frame::FrameError::BadMac), "replayed");
     for at in 0..wire.len() {
         let mut changed = wire.clone();
         changed[at] ^= 1;
-        assert!(
-            !feed(Side::Acceptor, &changed).contains(&Ok(b"first".to_vec())),
-            "byte {at}"
-        );
+        assert!(!feed(Side::Acceptor, &changed).contains(&Ok(b"first".to_vec())), "byte {at}");
     }
     let huge = [0xff, 0xff, 0xff, 0x7f, 1, 0, 0, 0];
-    assert!(matches!(
-        feed(Side::Acceptor, &huge)[0],
-        Err(frame::FrameError::Malformed { .. })
-    ));
+    assert!(matches!(feed(Side::Acceptor, &huge)[0], Err(frame::FrameError::Malformed { .. })));
     assert!(matches!(
         sender.queue(1, &vec![0; frame::BODY_MAX_BYTES + 1]),
         Err(frame::FrameError::TooLong { .. })
@@ -503,9 +407,7 @@ fn child_rank() {
     }
     let place = Placement::from_environment(&environment).unwrap();
     let mut session = join(&place, &options(30.0)).unwrap();
-    let pids = session
-        .all_gather(&std::process::id().to_le_bytes())
-        .unwrap();
+    let pids = session.all_gather(&std::process::id().to_le_bytes()).unwrap();
     assert_eq!(pids.len(), place.size as usize);
 }
 
@@ -516,11 +418,7 @@ fn sixty_four_processes_join() {
     let children: Vec<_> = (0..64)
         .map(|rank| {
             Command::new(std::env::current_exe().unwrap())
-                .args([
-                    "--exact",
-                    "bootstrap::tests::child_rank",
-                    "--test-threads=1",
-                ])
+                .args(["--exact", "bootstrap::tests::child_rank", "--test-threads=1"])
                 .env("RINGWAY_TEST_CHILD", "1")
                 .env("RINGWAY_RANK", rank.to_string())
                 .env("RINGWAY_SIZE", "64")
@@ -534,15 +432,8 @@ fn sixty_four_processes_join() {
     for mut child in children {
         assert!(child.wait().unwrap().success());
     }
-    println!(
-        "64 processes started, joined and ended in {:?}",
-        start.elapsed()
-    );
-    assert!(
-        start.elapsed() < Duration::from_secs(20),
-        "{:?}",
-        start.elapsed()
-    );
+    println!("64 processes started, joined and ended in {:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
 
 proptest! {

@@ -66,14 +66,8 @@ struct AddressFrame {
 impl AddressFrame {
     fn new(address: IpAddr) -> Self {
         match address {
-            IpAddr::V4(v4) => Self {
-                family: 4,
-                bytes: v4.to_ipv6_mapped().octets(),
-            },
-            IpAddr::V6(v6) => Self {
-                family: 6,
-                bytes: v6.octets(),
-            },
+            IpAddr::V4(v4) => Self { family: 4, bytes: v4.to_ipv6_mapped().octets() },
+            IpAddr::V6(v6) => Self { family: 6, bytes: v6.octets() },
         }
     }
 
@@ -122,9 +116,7 @@ impl UniqueId {
             asked_at: id.asked_at(),
         };
         let thread = root::spawn(listener, options)?;
-        let mut roots = ROOTS
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut roots = ROOTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         for (_, done) in roots.extract_if(.., |(_, thread)| thread.is_finished()) {
             // A root reports its failures to the ranks; a panic was printed by the runtime.
             let _ = done.join();
@@ -143,30 +135,20 @@ impl UniqueId {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let bad = |why: &str| Err(Error::argument(format!("not a ringway unique id: {why}")));
         let Ok(bytes) = <[u8; UNIQUE_ID_BYTES]>::try_from(bytes) else {
-            return bad(&format!(
-                "{} bytes instead of {UNIQUE_ID_BYTES}",
-                bytes.len()
-            ));
+            return bad(&format!("{} bytes instead of {UNIQUE_ID_BYTES}", bytes.len()));
         };
         let frame: IdFrame = zerocopy::transmute!(bytes);
         if frame.magic != MAGIC {
             return bad("it does not start with RNGU");
         }
         if frame.version.get() != VERSION {
-            return bad(&format!(
-                "version {} instead of {VERSION}",
-                frame.version.get()
-            ));
+            return bad(&format!("version {} instead of {VERSION}", frame.version.get()));
         }
         if frame.checksum != checksum(&frame) {
             return bad("its checksum does not match, so it was cut or changed on the way");
         }
         let count = usize::from(frame.count);
-        let known = frame
-            .addresses
-            .iter()
-            .take(count)
-            .all(|one| one.address().is_some());
+        let known = frame.addresses.iter().take(count).all(|one| one.address().is_some());
         if count == 0 || count > ADDRESSES_MAX || !known {
             return bad("it holds no usable address");
         }
@@ -194,10 +176,7 @@ impl UniqueId {
     }
 
     pub(crate) fn asked_at(&self) -> String {
-        let words = self
-            .targets()
-            .into_iter()
-            .map(|target| target.address.to_string());
+        let words = self.targets().into_iter().map(|target| target.address.to_string());
         words.collect::<Vec<_>>().join(" or ")
     }
 
@@ -222,17 +201,13 @@ impl UniqueId {
             *slot = AddressFrame::new(*address);
         }
         frame.checksum = checksum(&frame);
-        Self {
-            bytes: zerocopy::transmute!(frame),
-        }
+        Self { bytes: zerocopy::transmute!(frame) }
     }
 }
 
 /// Waits for the root's thread, if this process serves it and nobody else has waited.
 pub(crate) fn finish_root(communicator: u64) {
-    let mut roots = ROOTS
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut roots = ROOTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let place = roots.iter().position(|(known, _)| *known == communicator);
     let thread = place.map(|place| roots.swap_remove(place).1);
     drop(roots);
@@ -242,31 +217,21 @@ pub(crate) fn finish_root(communicator: u64) {
 }
 
 fn checksum(frame: &IdFrame) -> [u8; 4] {
-    let zeroed = IdFrame {
-        checksum: [0; 4],
-        ..*frame
-    };
+    let zeroed = IdFrame { checksum: [0; 4], ..*frame };
     let digest = digest_of(&[zeroed.as_bytes()]);
     [digest[0], digest[1], digest[2], digest[3]]
 }
 
 impl fmt::Display for UniqueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.bytes
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
 impl fmt::Debug for UniqueId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The bytes hold the key; a debug print must not.
-        write!(
-            f,
-            "UniqueId({:016x} at {})",
-            self.communicator(),
-            self.asked_at()
-        )
+        write!(f, "UniqueId({:016x} at {})", self.communicator(), self.asked_at())
     }
 }
 
@@ -296,22 +261,10 @@ mod tests {
         assert_eq!(text.len(), 256);
         assert_eq!(text.parse::<UniqueId>().unwrap(), id);
         assert_eq!(id.asked_at(), "192.0.2.2:4711 or [fd00::2]:4711");
-        assert!(
-            !format!("{id:?}").contains("0707"),
-            "a debug print hides the key"
-        );
-        let damaged = text
-            .replacen("07", "17", 1)
-            .parse::<UniqueId>()
-            .unwrap_err();
+        assert!(!format!("{id:?}").contains("0707"), "a debug print hides the key");
+        let damaged = text.replacen("07", "17", 1).parse::<UniqueId>().unwrap_err();
         assert!(damaged.to_string().contains("checksum"), "{damaged}");
-        assert!(
-            text[..200]
-                .parse::<UniqueId>()
-                .unwrap_err()
-                .to_string()
-                .contains("100 bytes")
-        );
+        assert!(text[..200].parse::<UniqueId>().unwrap_err().to_string().contains("100 bytes"));
         assert!("zz".parse::<UniqueId>().is_err());
     }
 }

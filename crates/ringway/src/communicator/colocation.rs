@@ -36,7 +36,7 @@ pub(crate) fn discover(
     let size = session.size as usize;
     let mut refusals = vec![String::new(); size];
     let candidates = candidates(session, config, &mut refusals);
-    let directory = config.explicit_shm_dir().map(std::path::Path::to_path_buf);
+    let directory = config.shm_dir().map(std::path::Path::to_path_buf);
     let key = session.key.clone();
     let meeting = Meeting {
         rank: session.rank,
@@ -95,9 +95,8 @@ fn candidates(session: &Session, config: &Config, refusals: &mut [String]) -> Ve
 /// Ranks that all map each other, greedily in rank order: the same on every rank.
 fn group(views: &[View]) -> Vec<u32> {
     let mutual = |a: usize, b: usize| {
-        let sees = |from: usize, to: usize| {
-            views[from].attached.iter().any(|peer| *peer as usize == to)
-        };
+        let sees =
+            |from: usize, to: usize| views[from].attached.iter().any(|peer| *peer as usize == to);
         sees(a, b) && sees(b, a)
     };
     let mut groups: Vec<Vec<usize>> = Vec::new();

@@ -52,11 +52,8 @@ impl Arrivals {
                 ));
             }
             let pause = Duration::from_millis(20);
-            streams = self
-                .changed
-                .wait_timeout(streams, pause)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            streams =
+                self.changed.wait_timeout(streams, pause).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(streams.remove(&peer).map(|arrived| arrived.into_values().collect()))
     }
@@ -74,11 +71,7 @@ pub(crate) struct Door {
 }
 
 impl Door {
-    pub(crate) fn new(
-        listener: TcpListener,
-        session: &Session,
-        arrivals: Arc<Arrivals>,
-    ) -> Self {
+    pub(crate) fn new(listener: TcpListener, session: &Session, arrivals: Arc<Arrivals>) -> Self {
         Self {
             listener,
             key: session.key.clone(),

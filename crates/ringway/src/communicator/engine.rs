@@ -108,12 +108,8 @@ impl Engine {
         let (base, after) = self.scratch.assign(&self.own, bytes, self.sequence);
         let scratch = self.own_area(base, bytes);
         let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
-        let beginning = Beginning {
-            tag,
-            scratch,
-            outputs: buffers.outputs.clone(),
-            remote_scratch: base,
-        };
+        let beginning =
+            Beginning { tag, scratch, outputs: buffers.outputs.clone(), remote_scratch: base };
         for peer in &prepared.peers {
             self.links.link(*peer).begin(Context::Collective, &beginning);
         }
@@ -200,15 +196,11 @@ impl Engine {
         self.links.link(part.peer).begin(context, &beginning);
         let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
         let prepared = Arc::new(Prepared::new(plan));
-        let bytes = Part {
-            data_type: crate::plan::types::DataType::U8,
-            kernel: None,
-            scales: Vec::new(),
-        };
+        let bytes =
+            Part { data_type: crate::plan::types::DataType::U8, kernel: None, scales: Vec::new() };
         // SAFETY: the caller's promise.
-        let execution = unsafe {
-            Execution::new(Arc::clone(&prepared), buffers, vec![bytes], (context, 0))
-        };
+        let execution =
+            unsafe { Execution::new(Arc::clone(&prepared), buffers, vec![bytes], (context, 0)) };
         Running { execution, prepared, context, tag, done: false }
     }
 
@@ -236,8 +228,9 @@ impl Engine {
                 }
             };
             let description = self.describe(*peer, &streams);
-            let link = TcpLink::new(*peer, streams, description)
-                .map_err(|e| Error::system(format_args!("cannot set up the link to rank {peer}"), e))?;
+            let link = TcpLink::new(*peer, streams, description).map_err(|e| {
+                Error::system(format_args!("cannot set up the link to rank {peer}"), e)
+            })?;
             self.links.insert(*peer, Box::new(link));
         }
         Ok(())

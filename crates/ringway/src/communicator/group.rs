@@ -112,7 +112,8 @@ impl<'a> Group<'a> {
 
 /// Messages of a rank to itself: the first send meets the first receive, and so on.
 fn copy_to_self(parts: &[MessagePart]) -> Result<()> {
-    let (sends, receives): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.sends);
+    let (sends, receives): (Vec<&MessagePart>, Vec<&MessagePart>) =
+        parts.iter().partition(|part| part.sends);
     if sends.len() != receives.len() {
         return Err(Error::usage(format!(
             "a group sends {} messages to its own rank and receives {}; they must meet in one group",
@@ -131,11 +132,7 @@ fn copy_to_self(parts: &[MessagePart]) -> Result<()> {
         // one of them is exclusive.
         #[expect(unsafe_code, reason = "the areas stand for borrows the group holds")]
         unsafe {
-            std::ptr::copy_nonoverlapping(
-                send.area.address,
-                receive.area.address,
-                send.area.bytes,
-            );
+            std::ptr::copy_nonoverlapping(send.area.address, receive.area.address, send.area.bytes);
         }
     }
     Ok(())
@@ -164,7 +161,12 @@ impl Inner {
                 end += 1;
             }
             let batch = first..end;
-            self.run_batch(engine, &requests[batch.clone()], &problems[batch.clone()], &plans[batch])?;
+            self.run_batch(
+                engine,
+                &requests[batch.clone()],
+                &problems[batch.clone()],
+                &plans[batch],
+            )?;
             first = end;
         }
         Ok(())
@@ -215,7 +217,8 @@ fn fused_signature(requests: &[Request], problems: &[Problem]) -> Signature {
     let mut all = requests.iter().zip(problems).map(|(r, p)| signature(&r.call, p));
     let mut first = all.next().expect("a batch has at least one call");
     for other in all {
-        first.extra = first.extra.rotate_left(7) ^ u64::from(other.tag()).wrapping_mul(0x0100_0000_01b3);
+        first.extra =
+            first.extra.rotate_left(7) ^ u64::from(other.tag()).wrapping_mul(0x0100_0000_01b3);
     }
     first
 }
@@ -241,7 +244,9 @@ impl Communicator {
     /// As [`Communicator::send`].
     pub fn recv(&self, bytes: &mut [u8], from: Rank) -> Result<()> {
         if from == self.rank() {
-            return Err(Error::usage("a message from the own rank needs its send in the same group"));
+            return Err(Error::usage(
+                "a message from the own rank needs its send in the same group",
+            ));
         }
         let mut group = self.group();
         group.recv(bytes, from)?;

@@ -57,8 +57,7 @@ impl Communicator {
         let (own, descriptor) = Segment::create(layout)?;
         let own = Arc::new(own);
         let bell = Bell::new()?;
-        let colocation =
-            colocation::discover(&mut session, &config, (layout, &descriptor, &bell))?;
+        let colocation = colocation::discover(&mut session, &config, (layout, &descriptor, &bell))?;
         drop(descriptor);
         require(&session, &config, &colocation)?;
         let Colocation { hosts, attached, refusals } = colocation;

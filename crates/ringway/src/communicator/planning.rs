@@ -77,7 +77,11 @@ impl Planning {
             }
             None => all
                 .into_iter()
-                .filter(|a| bytes <= 8192 || *a != Algorithm::OneShot || problem.collective == crate::plan::types::Collective::ReduceScatter)
+                .filter(|a| {
+                    bytes <= 8192
+                        || *a != Algorithm::OneShot
+                        || problem.collective == crate::plan::types::Collective::ReduceScatter
+                })
                 .find(|a| a.supports(problem, &self.hosts).is_ok())
                 .ok_or_else(|| Error::usage("no algorithm"))?,
         };

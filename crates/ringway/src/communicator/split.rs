@@ -42,7 +42,8 @@ impl Communicator {
         let label = format!("ringway split {parent:016x} {number} {color}");
         let key = Key::derive(secret.as_bytes(), label.as_bytes());
         let id = Key::derive(secret.as_bytes(), format!("{label} id").as_bytes());
-        let id = id.as_bytes().first_chunk::<8>().map_or(number, |bytes| u64::from_le_bytes(*bytes));
+        let id =
+            id.as_bytes().first_chunk::<8>().map_or(number, |bytes| u64::from_le_bytes(*bytes));
         let mut exchange = |blob: Vec<u8>| {
             let blobs = self.all_gather_blobs(&blob)?;
             Ok(members.iter().map(|member| blobs[*member as usize].clone()).collect())

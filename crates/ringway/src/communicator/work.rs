@@ -119,7 +119,12 @@ impl Communicator {
                 .input_bytes(self.rank(), self.size())?
                 .max(call.output_bytes(self.rank(), self.size())?);
             if size_of_val(&output[..]) != wanted {
-                return Err(super::wrong_size("in-place buffer", call, size_of_val(&output[..]), wanted));
+                return Err(super::wrong_size(
+                    "in-place buffer",
+                    call,
+                    size_of_val(&output[..]),
+                    wanted,
+                ));
             }
         } else {
             self.check_bytes(call, size_of_val(&input[..]), size_of_val(&output[..]))?;
@@ -173,20 +178,18 @@ fn request<T: Element>(
     output: &mut [T],
 ) -> Result<Request> {
     let source = element::as_bytes(input);
-    let (mut from, mut to) = (
-        Area { address: source.as_ptr().cast_mut(), bytes: source.len() },
-        {
-            let target = element::as_bytes_mut(output);
-            Area { address: target.as_mut_ptr(), bytes: target.len() }
-        },
-    );
+    let (mut from, mut to) = (Area { address: source.as_ptr().cast_mut(), bytes: source.len() }, {
+        let target = element::as_bytes_mut(output);
+        Area { address: target.as_mut_ptr(), bytes: target.len() }
+    });
     if input.is_empty() {
         let base = to.address;
         let problem = call.problem(size, crate::plan::types::Level::Run)?;
-        let (at_input, at_output) = problem
-            .in_place(rank)
-            .ok_or_else(|| Error::usage(format!("{} has no in-place form here", call.collective)))?;
-        let bytes = |values: u64| usize::try_from(values).unwrap_or(usize::MAX) * call.data_type.size();
+        let (at_input, at_output) = problem.in_place(rank).ok_or_else(|| {
+            Error::usage(format!("{} has no in-place form here", call.collective))
+        })?;
+        let bytes =
+            |values: u64| usize::try_from(values).unwrap_or(usize::MAX) * call.data_type.size();
         from = Area {
             address: base.wrapping_add(bytes(at_output.saturating_sub(at_input))),
             bytes: call.input_bytes(rank, size)?,

@@ -83,17 +83,9 @@ mod tests {
     fn every_name_is_on_the_page_and_no_cell_breaks_its_table() {
         let page = markdown();
         for setting in Config::default().settings() {
-            assert!(
-                page.contains(&format!("| `{}` |", setting.name)),
-                "{}",
-                setting.name
-            );
+            assert!(page.contains(&format!("| `{}` |", setting.name)), "{}", setting.name);
             for cell in [setting.kind, setting.meaning, &setting.default] {
-                assert!(
-                    !cell.contains('|') && !cell.contains('\n'),
-                    "{}: {cell}",
-                    setting.name
-                );
+                assert!(!cell.contains('|') && !cell.contains('\n'), "{}: {cell}", setting.name);
             }
         }
     }

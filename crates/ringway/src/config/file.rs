@@ -28,15 +28,8 @@ impl Environment {
     pub fn new<N: Into<String>, V: Into<String>>(
         variables: impl IntoIterator<Item = (N, V)>,
     ) -> Self {
-        let variables = variables
-            .into_iter()
-            .map(|(n, v)| (n.into(), v.into()))
-            .collect();
-        Self {
-            variables,
-            home: None,
-            files: Files { root: None },
-        }
+        let variables = variables.into_iter().map(|(n, v)| (n.into(), v.into())).collect();
+        Self { variables, home: None, files: Files { root: None } }
     }
 
     /// The environment of this process. A value that is not UTF-8 keeps replacement characters,
@@ -60,9 +53,7 @@ impl Environment {
     /// The same with files: every path is looked up under `root`.
     #[must_use]
     pub fn with_root(mut self, root: impl Into<PathBuf>) -> Self {
-        self.files = Files {
-            root: Some(root.into()),
-        };
+        self.files = Files { root: Some(root.into()) };
         self
     }
 
@@ -74,9 +65,7 @@ impl Environment {
 
     /// The variables, in order of their names.
     pub fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.variables
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()))
+        self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
     pub(super) fn files(&self) -> &Files {
@@ -85,13 +74,8 @@ impl Environment {
 
     /// The lines of the configuration files, those that win first.
     pub(super) fn conf_lines(&self, warnings: &mut Vec<Warning>) -> Vec<ConfLine> {
-        let chosen = self
-            .get("NCCL_CONF_FILE")
-            .filter(|path| !path.is_empty())
-            .map(PathBuf::from);
-        let user = chosen
-            .clone()
-            .or_else(|| self.home.as_ref().map(|h| h.join(".nccl.conf")));
+        let chosen = self.get("NCCL_CONF_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
+        let user = chosen.clone().or_else(|| self.home.as_ref().map(|h| h.join(".nccl.conf")));
         let system = PathBuf::from(SYSTEM_FILE);
         let mut lines = Vec::new();
         for path in user.iter().chain([&system]) {
@@ -130,9 +114,7 @@ pub(super) struct Files {
 
 impl Default for Files {
     fn default() -> Self {
-        Self {
-            root: Some(PathBuf::from("/")),
-        }
+        Self { root: Some(PathBuf::from("/")) }
     }
 }
 
@@ -145,11 +127,6 @@ impl Files {
         Some(root.join(path.strip_prefix("/").unwrap_or(path)))
     }
 
-    /// Whether the path is a directory.
-    pub(super) fn is_dir(&self, path: &Path) -> bool {
-        self.locate(path).is_some_and(|path| path.is_dir())
-    }
-
     /// The content of a file of at most `bytes_max`; never waits for a pipe's other end.
     pub(super) fn read(&self, path: &Path, bytes_max: u64) -> io::Result<Vec<u8>> {
         let path = self.locate(path).ok_or(io::ErrorKind::NotFound)?;
@@ -158,9 +135,7 @@ impl Files {
             return Err(io::Error::other("not a regular file"));
         }
         let mut bytes = Vec::new();
-        std::fs::File::open(&path)?
-            .take(bytes_max + 1)
-            .read_to_end(&mut bytes)?;
+        std::fs::File::open(&path)?.take(bytes_max + 1).read_to_end(&mut bytes)?;
         if bytes.len() as u64 > bytes_max {
             return Err(io::Error::other(format!("longer than {bytes_max} bytes")));
         }
@@ -209,18 +184,10 @@ fn parse_conf(path: &Path, bytes: &[u8], lines: &mut Vec<ConfLine>, warnings: &m
         } else if name == "NCCL_CONF_FILE" {
             warn("NCCL_CONF_FILE counts in the process environment only");
         } else if let Some(first) = lines[mine..].iter().find(|line| line.name == name) {
-            warn(&format!(
-                "{name} stands in line {} already, and the first counts",
-                first.line
-            ));
+            warn(&format!("{name} stands in line {} already, and the first counts", first.line));
         } else {
             let (name, value) = (name.to_owned(), value.to_owned());
-            lines.push(ConfLine {
-                name,
-                value,
-                path: path.to_owned(),
-                line,
-            });
+            lines.push(ConfLine { name, value, path: path.to_owned(), line });
         }
     }
 }
@@ -236,14 +203,9 @@ mod tests {
                      NCCL_DEBUG=WARN\nNCCL_CONF_FILE=/x\nRINGWAY_ROOT=a=b\nNCCL_SOCK";
         let (mut lines, mut warnings) = (Vec::new(), Vec::new());
         parse_conf(Path::new("/etc/nccl.conf"), text, &mut lines, &mut warnings);
-        let read: Vec<_> = lines
-            .iter()
-            .map(|l| (l.name.as_str(), l.value.as_str(), l.line))
-            .collect();
-        assert_eq!(
-            read,
-            [("NCCL_DEBUG", "INFO", 3), ("RINGWAY_ROOT", "a=b", 11)]
-        );
+        let read: Vec<_> =
+            lines.iter().map(|l| (l.name.as_str(), l.value.as_str(), l.line)).collect();
+        assert_eq!(read, [("NCCL_DEBUG", "INFO", 3), ("RINGWAY_ROOT", "a=b", 11)]);
         let places: Vec<_> = warnings.iter().map(|w| w.name.as_str()).collect();
         let numbers = [4, 5, 6, 7, 8, 9, 10, 12];
         assert_eq!(places, numbers.map(|line| format!("/etc/nccl.conf:{line}")));
@@ -257,9 +219,6 @@ mod tests {
     fn debug_form_hides_values() {
         let environment = Environment::new([("RINGWAY_SECRET", "hunter2")]);
         let text = format!("{environment:?}");
-        assert!(
-            text.contains("RINGWAY_SECRET") && !text.contains("hunter2"),
-            "{text}"
-        );
+        assert!(text.contains("RINGWAY_SECRET") && !text.contains("hunter2"), "{text}");
     }
 }

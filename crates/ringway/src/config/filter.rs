@@ -23,19 +23,10 @@ impl InterfaceFilter {
         let excludes = parse::take_mark('^', &mut words, &mut remarks);
         let exact = parse::take_mark('=', &mut words, &mut remarks);
         if words.is_empty() {
-            return Err(Problem::new(
-                "names no interface; write eth0,ib, =eth0 or ^docker,lo",
-            ));
+            return Err(Problem::new("names no interface; write eth0,ib, =eth0 or ^docker,lo"));
         }
         let names = words.into_iter().map(str::to_owned).collect();
-        Ok((
-            Self {
-                excludes,
-                exact,
-                names,
-            },
-            remarks,
-        ))
+        Ok((Self { excludes, exact, names }, remarks))
     }
 
     /// Whether every interface passes, because none was named.
@@ -53,11 +44,7 @@ impl InterfaceFilter {
             return Ok(());
         }
         let listed = self.names.iter().any(|listed| {
-            if self.exact {
-                name == listed
-            } else {
-                name.starts_with(listed.as_str())
-            }
+            if self.exact { name == listed } else { name.starts_with(listed.as_str()) }
         });
         match (listed, self.excludes) {
             (true, true) => Err(format!("{name} is excluded by NCCL_SOCKET_IFNAME={self}")),
@@ -119,11 +106,7 @@ impl AlgorithmFilter {
         let mut remarks = Vec::new();
         let mut rules = Vec::new();
         for clause in clauses(text) {
-            let Clause {
-                collective,
-                words,
-                excludes,
-            } = clause.unpack(&mut remarks)?;
+            let Clause { collective, words, excludes } = clause.unpack(&mut remarks)?;
             let mut names = Vec::new();
             for word in words {
                 if let Some(name) = canonical(word) {
@@ -136,23 +119,12 @@ impl AlgorithmFilter {
                 } else {
                     let known = ALGORITHMS.iter().map(|(name, _)| *name);
                     let known = parse::not_one_of(word, known);
-                    remarks.push(Remark::Warning(format!(
-                        "{} is {known}",
-                        parse::shown(word)
-                    )));
+                    remarks.push(Remark::Warning(format!("{} is {known}", parse::shown(word))));
                 }
             }
-            let left = if excludes {
-                names.len() < ALGORITHMS.len()
-            } else {
-                !names.is_empty()
-            };
+            let left = if excludes { names.len() < ALGORITHMS.len() } else { !names.is_empty() };
             if left {
-                rules.push(Rule {
-                    collective,
-                    excludes,
-                    names,
-                });
+                rules.push(Rule { collective, excludes, names });
             } else {
                 let which = clause.0.trim();
                 let text = format!("{} leaves no algorithm and is ignored", parse::shown(which));
@@ -194,11 +166,7 @@ impl fmt::Display for AlgorithmFilter {
             }
             f.write_str(if rule.excludes { "^" } else { "" })?;
             // Only algorithms ringway does not have were excluded.
-            f.write_str(if rule.names.is_empty() {
-                FOREIGN[0]
-            } else {
-                ""
-            })?;
+            f.write_str(if rule.names.is_empty() { FOREIGN[0] } else { "" })?;
             f.write_str(&rule.names.join(","))?;
         }
         Ok(())
@@ -213,16 +181,11 @@ pub(super) fn check_protocols(text: &str) -> Result<Vec<Remark>, Problem> {
         for word in clause.unpack(&mut remarks)?.words {
             if !PROTOCOLS.iter().any(|name| name.eq_ignore_ascii_case(word)) {
                 let known = parse::not_one_of(word, PROTOCOLS.iter().copied());
-                remarks.push(Remark::Warning(format!(
-                    "{} is {known}",
-                    parse::shown(word)
-                )));
+                remarks.push(Remark::Warning(format!("{} is {known}", parse::shown(word))));
             }
         }
     }
-    remarks.push(Remark::Note(
-        "protocols mean nothing on host memory".to_owned(),
-    ));
+    remarks.push(Remark::Note("protocols mean nothing on host memory".to_owned()));
     Ok(remarks)
 }
 
@@ -236,9 +199,7 @@ struct Clause<'a> {
 }
 
 fn clauses(text: &str) -> impl Iterator<Item = RawClause<'_>> {
-    text.split(';')
-        .filter(|clause| !clause.trim().is_empty())
-        .map(RawClause)
+    text.split(';').filter(|clause| !clause.trim().is_empty()).map(RawClause)
 }
 
 impl<'a> RawClause<'a> {
@@ -258,15 +219,9 @@ impl<'a> RawClause<'a> {
         let excludes = parse::take_mark('^', &mut words, remarks);
         if words.is_empty() {
             let clause = parse::shown(self.0.trim());
-            return Err(Problem::new(format!(
-                "{clause} names nothing; write ring,tree or ^tree"
-            )));
+            return Err(Problem::new(format!("{clause} names nothing; write ring,tree or ^tree")));
         }
-        Ok(Clause {
-            collective,
-            excludes,
-            words,
-        })
+        Ok(Clause { collective, excludes, words })
     }
 }
 
@@ -342,24 +297,15 @@ mod tests {
 
     #[test]
     fn lists_that_leave_nothing_are_ignored_and_said() {
-        for text in [
-            "NVLS",
-            "rign",
-            "^oneshot,twoshot,ring,rd,hd,bruck,tree,pat,direct,hierarchical",
-        ] {
+        for text in
+            ["NVLS", "rign", "^oneshot,twoshot,ring,rd,hd,bruck,tree,pat,direct,hierarchical"]
+        {
             let (filter, remarks) = AlgorithmFilter::parse(text).unwrap();
             assert!(filter.is_all(), "{text}");
-            assert!(
-                remarks.iter().any(|r| matches!(r, Remark::Warning(_))),
-                "{text}"
-            );
+            assert!(remarks.iter().any(|r| matches!(r, Remark::Warning(_))), "{text}");
         }
         let problem = AlgorithmFilter::parse("alreduce:ring").unwrap_err();
-        assert!(
-            problem.text.ends_with("(did you mean all_reduce?)"),
-            "{}",
-            problem.text
-        );
+        assert!(problem.text.ends_with("(did you mean all_reduce?)"), "{}", problem.text);
         assert!(AlgorithmFilter::parse("allreduce:").is_err());
         assert!(check_protocols("LL,LL128;allreduce:^simple").unwrap().len() == 1);
         assert!(check_protocols("LL64").unwrap().len() == 2);

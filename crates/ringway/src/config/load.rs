@@ -1,7 +1,6 @@
 //! From text to a [`Config`], with everything there is to say about it.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 
 use super::file::Environment;
 use super::parse::{self, Remark, format_bytes};
@@ -19,13 +18,7 @@ impl Config {
     /// The settings of an environment.
     #[must_use]
     pub fn load(environment: &Environment) -> Self {
-        let mut config = Self {
-            files: environment.files().clone(),
-            ..Self::default()
-        };
-        let runtime_dir = environment.get("XDG_RUNTIME_DIR").map(PathBuf::from);
-        config.runtime_dir =
-            runtime_dir.filter(|dir| dir.is_absolute() && config.files.is_dir(dir));
+        let mut config = Self { files: environment.files().clone(), ..Self::default() };
 
         // An empty variable hides a file's line, as it does in NCCL.
         let mut given: BTreeMap<String, (String, Source)> = BTreeMap::new();
@@ -35,10 +28,7 @@ impl Config {
             }
         }
         for line in environment.conf_lines(&mut config.warnings) {
-            let source = Source::File {
-                path: line.path,
-                line: line.line,
-            };
+            let source = Source::File { path: line.path, line: line.line };
             given.entry(line.name).or_insert((line.value, source));
         }
         for entry in TABLE {
@@ -118,9 +108,7 @@ impl Config {
             }
             Err(problem) => {
                 complaints.push(problem.text);
-                problem
-                    .clamp
-                    .is_some_and(|nearest| self.assign(entry, &nearest).is_ok())
+                problem.clamp.is_some_and(|nearest| self.assign(entry, &nearest).is_ok())
             }
         };
         if taken {
@@ -132,10 +120,7 @@ impl Config {
                 self.faults.push(text.clone());
             }
             let text = format!("{text}; using {}", (entry.show)(self));
-            self.warnings.push(Warning {
-                name: entry.name.to_owned(),
-                text,
-            });
+            self.warnings.push(Warning { name: entry.name.to_owned(), text });
         }
     }
 
@@ -148,10 +133,7 @@ impl Config {
 
     fn note(&mut self, entry: &Entry, value: &str, text: &str) {
         let text = format!("{}: {text}", entry.label(value));
-        self.notes.push(Note {
-            name: entry.name.to_owned(),
-            text,
-        });
+        self.notes.push(Note { name: entry.name.to_owned(), text });
     }
 
     /// What there is to say about a name that is not in the table.
@@ -197,10 +179,7 @@ impl Config {
             texts.push(("RINGWAY_SECRET", text.to_owned()));
         }
         for (name, text) in texts {
-            let warning = Warning {
-                name: name.to_owned(),
-                text,
-            };
+            let warning = Warning { name: name.to_owned(), text };
             if !self.warnings.contains(&warning) {
                 self.warnings.push(warning);
             }

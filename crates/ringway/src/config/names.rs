@@ -85,12 +85,8 @@ const OF_OTHERS: &[&str] = &[
 ];
 
 /// The same, by prefix.
-const PREFIXES_OF_OTHERS: &[&str] = &[
-    "NCCL_TESTS_",
-    "NCCL_OFI_",
-    "NCCL_FASTRAK_",
-    "NCCL_GPUDIRECTTCPX_",
-];
+const PREFIXES_OF_OTHERS: &[&str] =
+    &["NCCL_TESTS_", "NCCL_OFI_", "NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_"];
 
 const PREFIXES: [&str; 2] = ["NCCL_", "RINGWAY_"];
 
@@ -99,27 +95,20 @@ const LONGEST: usize = 80;
 
 /// NCCL's names that have no effect in ringway, in order, with their prefix.
 pub(super) fn without_effect() -> impl Iterator<Item = String> {
-    WITHOUT_EFFECT
-        .split_ascii_whitespace()
-        .map(|name| format!("NCCL_{name}"))
+    WITHOUT_EFFECT.split_ascii_whitespace().map(|name| format!("NCCL_{name}"))
 }
 
 /// Whether NCCL reads this name and ringway does not.
 pub(super) fn has_no_effect(name: &str) -> bool {
-    name.strip_prefix("NCCL_").is_some_and(|bare| {
-        WITHOUT_EFFECT
-            .split_ascii_whitespace()
-            .any(|known| known == bare)
-    })
+    name.strip_prefix("NCCL_")
+        .is_some_and(|bare| WITHOUT_EFFECT.split_ascii_whitespace().any(|known| known == bare))
 }
 
 /// Whether a misspelling under this name is ringway's to report.
 pub(super) fn is_ours(name: &str) -> bool {
     PREFIXES.iter().any(|prefix| name.starts_with(prefix))
         && !OF_OTHERS.contains(&name)
-        && !PREFIXES_OF_OTHERS
-            .iter()
-            .any(|prefix| name.starts_with(prefix))
+        && !PREFIXES_OF_OTHERS.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// The setting a misspelt name most likely means; those of `table` win over equally near names
@@ -128,16 +117,11 @@ pub(super) fn nearest_name(name: &str, table: &[&'static str]) -> Option<String>
     let (_, bare) = split_prefix(name);
     let limit = tolerance(bare);
     let others: Vec<String> = without_effect().collect();
-    let candidates = table
-        .iter()
-        .copied()
-        .chain(others.iter().map(String::as_str));
+    let candidates = table.iter().copied().chain(others.iter().map(String::as_str));
     candidates
         .filter_map(|known| {
-            let (same_prefix, known_bare) = (
-                split_prefix(known).0 == split_prefix(name).0,
-                split_prefix(known).1,
-            );
+            let (same_prefix, known_bare) =
+                (split_prefix(known).0 == split_prefix(name).0, split_prefix(known).1);
             let distance = distance(bare, known_bare, limit)? + usize::from(!same_prefix);
             Some((distance, known))
         })
@@ -146,10 +130,7 @@ pub(super) fn nearest_name(name: &str, table: &[&'static str]) -> Option<String>
 }
 
 fn split_prefix(name: &str) -> (&str, &str) {
-    let length = PREFIXES
-        .iter()
-        .find(|prefix| name.starts_with(**prefix))
-        .map_or(0, |p| p.len());
+    let length = PREFIXES.iter().find(|prefix| name.starts_with(**prefix)).map_or(0, |p| p.len());
     name.split_at(length)
 }
 
@@ -189,10 +170,7 @@ fn distance(left: &str, right: &str, limit: usize) -> Option<usize> {
         }
         before = std::mem::replace(&mut previous, row);
     }
-    previous
-        .last()
-        .copied()
-        .filter(|distance| *distance <= limit)
+    previous.last().copied().filter(|distance| *distance <= limit)
 }
 
 #[cfg(test)]
@@ -213,20 +191,12 @@ mod tests {
             assert_eq!(distance(left, right, 3), Some(expected), "{left} {right}");
         }
         assert_eq!(distance("tree", "ring", 3), None);
-        assert_eq!(
-            distance(&"x".repeat(1 << 20), &"x".repeat(1 << 20), 3),
-            None
-        );
+        assert_eq!(distance(&"x".repeat(1 << 20), &"x".repeat(1 << 20), 3), None);
     }
 
     #[test]
     fn misspelt_names_find_their_neighbour() {
-        let table = [
-            "NCCL_DEBUG",
-            "NCCL_SOCKET_IFNAME",
-            "RINGWAY_TRANSPORT",
-            "RINGWAY_TIMEOUT",
-        ];
+        let table = ["NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "RINGWAY_TRANSPORT", "RINGWAY_TIMEOUT"];
         for (wrong, right) in [
             ("NCCL_IB_GID_INDX", Some("NCCL_IB_GID_INDEX")),
             ("NCCL_DEBGU", Some("NCCL_DEBUG")),
@@ -245,11 +215,7 @@ mod tests {
         let names: Vec<String> = without_effect().collect();
         assert!(names.len() > 250);
         assert!(names.is_sorted_by(|a, b| a < b));
-        assert!(
-            names
-                .iter()
-                .all(|name| is_ours(name) && has_no_effect(name))
-        );
+        assert!(names.iter().all(|name| is_ours(name) && has_no_effect(name)));
         assert!(!is_ours("NCCL_TESTS_DEVICE") && !is_ours("RCCL_X") && !is_ours("NCCL_VERSION"));
     }
 }

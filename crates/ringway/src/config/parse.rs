@@ -19,18 +19,12 @@ pub(super) struct Problem {
 
 impl Problem {
     pub(super) fn new(text: impl Into<String>) -> Self {
-        Self {
-            text: text.into(),
-            clamp: None,
-        }
+        Self { text: text.into(), clamp: None }
     }
 
     /// The same problem, for values where the nearest valid one would be a wrong guess.
     pub(super) fn unclamped(self) -> Self {
-        Self {
-            clamp: None,
-            ..self
-        }
+        Self { clamp: None, ..self }
     }
 }
 
@@ -55,9 +49,7 @@ pub(super) enum Remark {
 /// Text that says what would have been taken.
 pub fn parse_bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
-    let split = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let shift = match unit.trim_start().to_ascii_lowercase().as_str() {
         "" | "b" => 0,
@@ -90,13 +82,9 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
         return Err(wrong());
     }
     while !rest.is_empty() {
-        let split = rest
-            .find(|c: char| !c.is_ascii_digit() && c != '.')
-            .unwrap_or(rest.len());
+        let split = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
         let (number, tail) = rest.split_at(split);
-        let end = tail
-            .find(|c: char| !c.is_ascii_alphabetic())
-            .unwrap_or(tail.len());
+        let end = tail.find(|c: char| !c.is_ascii_alphabetic()).unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(end);
         let unit_ns = match unit {
             "ns" => 1,
@@ -128,11 +116,7 @@ fn decimal(number: &str, unit: u64) -> Option<u128> {
     if !part.is_multiple_of(scale) {
         return None;
     }
-    whole
-        .parse::<u128>()
-        .ok()?
-        .checked_mul(u128::from(unit))?
-        .checked_add(part / scale)
+    whole.parse::<u128>().ok()?.checked_mul(u128::from(unit))?.checked_add(part / scale)
 }
 
 /// A number of bytes as [`parse_bytes`] takes it: `4M`, or plain digits.
@@ -142,10 +126,7 @@ pub fn format_bytes(bytes: u64) -> String {
     units
         .iter()
         .find(|(shift, _)| bytes != 0 && bytes.trailing_zeros() >= *shift)
-        .map_or_else(
-            || bytes.to_string(),
-            |(shift, unit)| format!("{}{unit}", bytes >> shift),
-        )
+        .map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
 /// A duration as [`parse_duration`] takes it: `10m`, `90s`, `500ms`.
@@ -163,10 +144,7 @@ pub fn format_duration(duration: Duration) -> String {
     units
         .iter()
         .find(|(unit, _)| ns != 0 && ns.is_multiple_of(*unit))
-        .map_or_else(
-            || "0s".to_owned(),
-            |(unit, name)| format!("{}{name}", ns / unit),
-        )
+        .map_or_else(|| "0s".to_owned(), |(unit, name)| format!("{}{name}", ns / unit))
 }
 
 /// A whole number (decimal, or hexadecimal after `0x`) in a range; outside it, clamped.
@@ -187,24 +165,12 @@ where
 
 /// A number of bytes in a range; outside it, clamped.
 pub(super) fn bytes(text: &str, range: RangeInclusive<u64>) -> Result<u64, Problem> {
-    within(
-        parse_bytes(text)?,
-        *range.start(),
-        *range.end(),
-        format_bytes,
-        |v| v,
-    )
+    within(parse_bytes(text)?, *range.start(), *range.end(), format_bytes, |v| v)
 }
 
 /// A duration in a range; outside it, clamped.
 pub(super) fn duration(text: &str, range: RangeInclusive<Duration>) -> Result<Duration, Problem> {
-    within(
-        parse_duration(text)?,
-        *range.start(),
-        *range.end(),
-        format_duration,
-        |v| v,
-    )
+    within(parse_duration(text)?, *range.start(), *range.end(), format_duration, |v| v)
 }
 
 fn within<T: Copy, V: PartialOrd>(
@@ -222,10 +188,7 @@ fn within<T: Copy, V: PartialOrd>(
         return Ok(value);
     };
     let text = format!("not from {} to {}", show(low), show(high));
-    Err(Problem {
-        text,
-        clamp: Some(show(bound)),
-    })
+    Err(Problem { text, clamp: Some(show(bound)) })
 }
 
 /// `auto`, or what `parse` takes.
@@ -236,10 +199,9 @@ pub(super) fn auto<T>(
     if text.eq_ignore_ascii_case("auto") {
         return Ok(None);
     }
-    parse(text).map(Some).map_err(|problem| Problem {
-        text: format!("{}, nor auto", problem.text),
-        ..problem
-    })
+    parse(text)
+        .map(Some)
+        .map_err(|problem| Problem { text: format!("{}, nor auto", problem.text), ..problem })
 }
 
 /// 0 or 1, or a word for them.
@@ -262,10 +224,7 @@ pub(super) fn word<T: Copy>(text: &str, choices: &[(&str, T)]) -> Result<T, Prob
 
 /// "not one of a, b, c (did you mean b?)"
 pub(super) fn not_one_of<'a>(text: &str, names: impl Iterator<Item = &'a str> + Clone) -> String {
-    let mut message = format!(
-        "not one of {}",
-        names.clone().collect::<Vec<_>>().join(", ")
-    );
+    let mut message = format!("not one of {}", names.clone().collect::<Vec<_>>().join(", "));
     if let Some(nearest) = names::nearest(text, names) {
         message.push_str(&format!(" (did you mean {nearest}?)"));
     }
@@ -274,10 +233,7 @@ pub(super) fn not_one_of<'a>(text: &str, names: impl Iterator<Item = &'a str> + 
 
 /// The words of a comma-separated list, without blanks and empty ones.
 pub(super) fn words(text: &str) -> Vec<&str> {
-    text.split(',')
-        .map(str::trim)
-        .filter(|word| !word.is_empty())
-        .collect()
+    text.split(',').map(str::trim).filter(|word| !word.is_empty()).collect()
 }
 
 /// Takes a mark (`^`, `=`) off the start of a list, where it counts for the whole list.
@@ -316,11 +272,8 @@ pub(super) fn shown(text: &str) -> String {
 }
 
 fn visible(c: char) -> impl Iterator<Item = char> {
-    let (plain, escaped) = if c.is_control() {
-        (None, Some(c.escape_default()))
-    } else {
-        (Some(c), None)
-    };
+    let (plain, escaped) =
+        if c.is_control() { (None, Some(c.escape_default())) } else { (Some(c), None) };
     plain.into_iter().chain(escaped.into_iter().flatten())
 }
 
@@ -345,18 +298,7 @@ mod tests {
         for (text, value) in good {
             assert_eq!(parse_bytes(text), Ok(value), "{text}");
         }
-        for text in [
-            "",
-            "K",
-            "-1",
-            "4X",
-            "1.2.3",
-            "0.3",
-            ".5",
-            "1e6",
-            "99999999T",
-            "４K",
-        ] {
+        for text in ["", "K", "-1", "4X", "1.2.3", "0.3", ".5", "1e6", "99999999T", "４K"] {
             assert!(parse_bytes(text).is_err(), "{text}");
         }
     }
@@ -374,23 +316,9 @@ mod tests {
             ("1.5s", 1_500),
         ];
         for (text, ms) in good {
-            assert_eq!(
-                parse_duration(text),
-                Ok(Duration::from_millis(ms)),
-                "{text}"
-            );
+            assert_eq!(parse_duration(text), Ok(Duration::from_millis(ms)), "{text}");
         }
-        for text in [
-            "",
-            "s",
-            "1m30",
-            "30 s",
-            "-1s",
-            "1y",
-            "never",
-            "600000000000h",
-            "1s2",
-        ] {
+        for text in ["", "s", "1m30", "30 s", "-1s", "1y", "never", "600000000000h", "1s2"] {
             assert!(parse_duration(text).is_err(), "{text}");
         }
     }
@@ -409,16 +337,8 @@ mod tests {
     #[test]
     fn numbers_outside_their_range_are_clamped() {
         assert_eq!(number("0x10", 1..=16u32).unwrap(), 16);
-        for (text, bound) in [
-            ("17", "16"),
-            ("0", "1"),
-            ("-3", "1"),
-            ("99999999999999999", "16"),
-        ] {
-            assert_eq!(
-                number(text, 1..=16u32).unwrap_err().clamp.as_deref(),
-                Some(bound)
-            );
+        for (text, bound) in [("17", "16"), ("0", "1"), ("-3", "1"), ("99999999999999999", "16")] {
+            assert_eq!(number(text, 1..=16u32).unwrap_err().clamp.as_deref(), Some(bound));
         }
         let problem = number("many", 1..=16u32).unwrap_err();
         assert_eq!(problem.text, "not a whole number from 1 to 16");

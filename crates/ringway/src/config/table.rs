@@ -54,16 +54,7 @@ const fn entry(
     assign: fn(&mut Config, &str) -> Outcome,
     show: fn(&Config) -> String,
 ) -> Entry {
-    Entry {
-        name,
-        section,
-        kind,
-        meaning,
-        vital: false,
-        secret: false,
-        assign,
-        show,
-    }
+    Entry { name, section, kind, meaning, vital: false, secret: false, assign, show }
 }
 
 /// Every setting, by section.
@@ -125,10 +116,11 @@ pub(super) static TABLE: &[Entry] = &[
         |c, v| put(&mut c.shm_disable, parse::boolean(v)),
         |c| u8::from(c.shm_disable).to_string()),
     entry(TRANSPORT, "RINGWAY_SHM_DIR", "path",
-        "Directory of the Unix sockets by which ranks of one host meet; all of them need the \
-         same. Where unset: XDG_RUNTIME_DIR if that is a directory, else /tmp.",
+        "Directory of the Unix sockets by which ranks of one host meet, for ranks in containers \
+         with networks of their own; all of them need the same. Where unset they meet by \
+         abstract sockets, which leave no file.",
         assign_shm_dir,
-        |c| path_or_unset(Some(c.shm_dir()))),
+        |c| path_or_unset(c.shm_dir())),
     entry(TRANSPORT, "NCCL_SOCKET_IFNAME", "list of names; = exact, ^ exclude",
         "Network interfaces for sockets: `eth` is every name that starts so, `=eth0,eth1` \
          exactly these, `^docker,lo` all others. The mark counts for the whole list.",
@@ -263,10 +255,7 @@ fn exact(text: &str, low: u32, high: u32) -> Result<u32, Problem> {
 fn addresses(text: &str) -> Result<Vec<HostPort>, Problem> {
     let parsed: Result<Vec<HostPort>, String> = parse::words(text)
         .into_iter()
-        .map(|word| {
-            word.parse()
-                .map_err(|why| format!("{}: {why}", parse::shown(word)))
-        })
+        .map(|word| word.parse().map_err(|why| format!("{}: {why}", parse::shown(word))))
         .collect();
     match parsed {
         Ok(list) if list.is_empty() => Err(Problem::new("no address; write host:port")),
@@ -297,17 +286,12 @@ fn assign_secret_file(config: &mut Config, value: &str) -> Outcome {
 fn short_secret(bytes: usize) -> Vec<Remark> {
     let short = bytes < 16;
     let text = "a secret of fewer than 16 bytes is easy to guess";
-    short
-        .then(|| Remark::Note(text.to_owned()))
-        .into_iter()
-        .collect()
+    short.then(|| Remark::Note(text.to_owned())).into_iter().collect()
 }
 
 fn assign_shm_dir(config: &mut Config, value: &str) -> Outcome {
     if !Path::new(value).is_absolute() {
-        return Err(Problem::new(
-            "not an absolute path; ranks may start in different directories",
-        ));
+        return Err(Problem::new("not an absolute path; ranks may start in different directories"));
     }
     if value.len() > SHM_DIR_BYTES_MAX {
         let text = format!("longer than {SHM_DIR_BYTES_MAX} bytes, too long for Unix sockets");
@@ -325,19 +309,12 @@ fn or_auto<T: ToString>(value: Option<&T>) -> String {
 }
 
 fn path_or_unset(path: Option<&Path>) -> String {
-    path.map_or_else(
-        || "unset".to_owned(),
-        |path| parse::shown(&path.to_string_lossy()),
-    )
+    path.map_or_else(|| "unset".to_owned(), |path| parse::shown(&path.to_string_lossy()))
 }
 
 fn list_or<T: ToString>(values: &[T], empty: &str) -> String {
     match values {
         [] => empty.to_owned(),
-        _ => values
-            .iter()
-            .map(ToString::to_string)
-            .collect::<Vec<_>>()
-            .join(","),
+        _ => values.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
     }
 }

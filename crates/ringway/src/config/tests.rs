@@ -12,12 +12,7 @@ fn load(variables: &[(&str, &str)]) -> Config {
 }
 
 fn shown(config: &Config, name: &str) -> String {
-    config
-        .settings()
-        .into_iter()
-        .find(|s| s.name == name)
-        .unwrap()
-        .value
+    config.settings().into_iter().find(|s| s.name == name).unwrap().value
 }
 
 /// A directory that stands for `/`, removed at the end.
@@ -53,11 +48,7 @@ fn good_values_are_taken_without_a_word() {
         ("RINGWAY_SIZE", "0x10", "16"),
         ("RINGWAY_LOCAL_RANK", "0", "0"),
         ("RINGWAY_LOCAL_SIZE", " 8 ", "8"),
-        (
-            "RINGWAY_ROOT",
-            "node1:7000, [fe80::1%eth0]:7001",
-            "node1:7000,[fe80::1%eth0]:7001",
-        ),
+        ("RINGWAY_ROOT", "node1:7000, [fe80::1%eth0]:7001", "node1:7000,[fe80::1%eth0]:7001"),
         ("NCCL_COMM_ID", "[::1]:5000", "[::1]:5000"),
         ("NCCL_HOSTID", "rack-1", "rack-1"),
         ("RINGWAY_SECRET", "correct horse battery", "(redacted)"),
@@ -102,32 +93,16 @@ fn good_values_are_taken_without_a_word() {
         assert_eq!(shown(&again, name), expected);
     }
     let tested = |entry: &&Entry| cases.iter().any(|(name, ..)| *name == entry.name);
-    let untested: Vec<_> = TABLE
-        .iter()
-        .filter(|e| !tested(e))
-        .map(|e| e.name)
-        .collect();
-    assert_eq!(
-        untested,
-        ["RINGWAY_SECRET_FILE", "NCCL_CONF_FILE"],
-        "tested with files below"
-    );
+    let untested: Vec<_> = TABLE.iter().filter(|e| !tested(e)).map(|e| e.name).collect();
+    assert_eq!(untested, ["RINGWAY_SECRET_FILE", "NCCL_CONF_FILE"], "tested with files below");
 }
 
 #[test]
 fn bad_values_say_what_would_do_and_what_is_used() {
     let cases = [
         ("RINGWAY_RANK", "-1", "not from 0 to 1048575; using unset"),
-        (
-            "RINGWAY_SIZE",
-            "many",
-            "not a whole number from 1 to 1048576; using unset",
-        ),
-        (
-            "RINGWAY_ROOT",
-            "node1",
-            "node1: no port; write host:port or [ipv6]:port; using unset",
-        ),
+        ("RINGWAY_SIZE", "many", "not a whole number from 1 to 1048576; using unset"),
+        ("RINGWAY_ROOT", "node1", "node1: no port; write host:port or [ipv6]:port; using unset"),
         (
             "NCCL_COMM_ID",
             "::1:5000",
@@ -138,11 +113,7 @@ fn bad_values_say_what_would_do_and_what_is_used() {
             "h:0",
             "the port is not a number from 1 to 65535; write host:port or [ipv6]:port; using unset",
         ),
-        (
-            "RINGWAY_TRANSPORT",
-            "smh",
-            "not one of auto, shm, tcp (did you mean shm?); using auto",
-        ),
+        ("RINGWAY_TRANSPORT", "smh", "not one of auto, shm, tcp (did you mean shm?); using auto"),
         ("NCCL_SHM_DISABLE", "2", "neither 0 nor 1; using 0"),
         (
             "RINGWAY_SHM_DIR",
@@ -168,33 +139,17 @@ fn bad_values_say_what_would_do_and_what_is_used() {
         ("NCCL_NSOCKS_PERTHREAD", "0", "not from 1 to 64; using 1"),
         ("NCCL_BUFFSIZE", "1K", "not from 64K to 1G; using 64K"),
         ("NCCL_BUFFSIZE", "2G", "not from 64K to 1G; using 1G"),
-        (
-            "NCCL_BUFFSIZE",
-            "4MB/s",
-            "not a number of bytes such as 65536, 64K, 16M or 1G; using 4M",
-        ),
+        ("NCCL_BUFFSIZE", "4MB/s", "not a number of bytes such as 65536, 64K, 16M or 1G; using 4M"),
         ("RINGWAY_LANES", "0", "not from 1 to 16, nor auto; using 1"),
-        (
-            "RINGWAY_SPIN_US",
-            "long",
-            "not a whole number from 0 to 1000000, nor auto; using auto",
-        ),
+        ("RINGWAY_SPIN_US", "long", "not a whole number from 0 to 1000000, nor auto; using auto"),
         (
             "NCCL_PROTO",
             "LL127",
             "LL127 is not one of LL, LL128, Simple (did you mean LL128?); using LL127",
         ),
-        (
-            "RINGWAY_LEVEL",
-            "shpae",
-            "not one of run, shape (did you mean shape?); using run",
-        ),
+        ("RINGWAY_LEVEL", "shpae", "not one of run, shape (did you mean shape?); using run"),
         ("RINGWAY_TIMEOUT", "0", "not from 1ms to 168h; using 1ms"),
-        (
-            "RINGWAY_TIMEOUT",
-            "never",
-            "not a duration such as 500ms, 30s, 10m or 2h; using 10m",
-        ),
+        ("RINGWAY_TIMEOUT", "never", "not a duration such as 500ms, 30s, 10m or 2h; using 10m"),
         (
             "NCCL_DEBUG",
             "INOF",
@@ -207,25 +162,14 @@ fn bad_values_say_what_would_do_and_what_is_used() {
         let texts: Vec<_> = config.warnings.iter().map(|w| w.text.as_str()).collect();
         assert_eq!(texts, [format!("{name}={value}: {expected}")]);
         let mut unchanged = Config::default();
-        let error = unchanged
-            .set(name, value, Source::CommandLine)
-            .unwrap_err()
-            .to_string();
+        let error = unchanged.set(name, value, Source::CommandLine).unwrap_err().to_string();
         assert!(texts[0].starts_with(&error), "{error}");
         assert_eq!(unchanged.source(name), Source::Default);
         assert!(config.check().is_ok(), "{name}={value} must not stop a job");
     }
     let config = load(&[("NCCL_DEBUG_SUBSYS", "INIT,NETT")]);
-    assert!(
-        config.warnings[0]
-            .text
-            .contains("NETT is not one of INIT, COLL")
-    );
-    assert!(
-        config.warnings[0]
-            .text
-            .ends_with("(did you mean NET?); using INIT")
-    );
+    assert!(config.warnings[0].text.contains("NETT is not one of INIT, COLL"));
+    assert!(config.warnings[0].text.ends_with("(did you mean NET?); using INIT"));
 }
 
 #[test]
@@ -251,26 +195,13 @@ fn names_are_known_unknown_or_of_others() {
         ]
     );
     assert_eq!(config.notes.len(), 1);
-    assert!(
-        config.notes[0]
-            .text
-            .starts_with("NCCL_IB_HCA is set but has no effect in ringway ")
-    );
+    assert!(config.notes[0].text.starts_with("NCCL_IB_HCA is set but has no effect in ringway "));
     assert_eq!(config.source("NCCL_DEBUG"), Source::Default);
     assert!(!TABLE.iter().any(|entry| names::has_no_effect(entry.name)));
     let mut config = Config::default();
-    assert!(
-        config
-            .set("NCCL_IB_HCA", "mlx5_0", Source::CommandLine)
-            .is_ok()
-    );
-    let error = config
-        .set("NCCL_DEBGU", "INFO", Source::CommandLine)
-        .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "NCCL_DEBGU: unknown; did you mean NCCL_DEBUG?"
-    );
+    assert!(config.set("NCCL_IB_HCA", "mlx5_0", Source::CommandLine).is_ok());
+    let error = config.set("NCCL_DEBGU", "INFO", Source::CommandLine).unwrap_err();
+    assert_eq!(error.to_string(), "NCCL_DEBGU: unknown; did you mean NCCL_DEBUG?");
     assert!(config.set("PATH", "x", Source::CommandLine).is_err());
 }
 
@@ -284,10 +215,7 @@ fn process_wins_over_user_file_over_system_file() {
                 "NCCL_DEBUG=INFO\nNCCL_BUFFSIZE=1M\nRINGWAY_LANES=2\nNCCL_HOSTID=a\n",
             ),
             ("home/me/.nccl.conf", "NCCL_DEBUG=TRACE\nNCCL_BUFFSIZE=2M\n"),
-            (
-                "job.conf",
-                "# mine\nNCCL_BUFFSIZE=8M\nPATH=/x\nNCCL_DEBUGG=INFO\nbroken",
-            ),
+            ("job.conf", "# mine\nNCCL_BUFFSIZE=8M\nPATH=/x\nNCCL_DEBUGG=INFO\nbroken"),
         ],
     );
     let config = root.load(&[("NCCL_DEBUG", "VERSION"), ("NCCL_HOSTID", "")]);
@@ -295,21 +223,12 @@ fn process_wins_over_user_file_over_system_file() {
     assert_eq!(config.buffer_bytes, 2 << 20);
     assert_eq!(config.lanes, Some(2));
     assert_eq!(config.host_id, None, "an empty variable hides the file's");
-    assert_eq!(
-        config.source("NCCL_BUFFSIZE").to_string(),
-        "/home/me/.nccl.conf:2"
-    );
-    assert_eq!(
-        config.source("RINGWAY_LANES").to_string(),
-        "/etc/nccl.conf:3"
-    );
+    assert_eq!(config.source("NCCL_BUFFSIZE").to_string(), "/home/me/.nccl.conf:2");
+    assert_eq!(config.source("RINGWAY_LANES").to_string(), "/etc/nccl.conf:3");
     assert_eq!(config.warnings, []);
 
     let config = root.load(&[("NCCL_CONF_FILE", "/job.conf")]);
-    assert_eq!(
-        (config.buffer_bytes, config.debug),
-        (8 << 20, DebugLevel::Info)
-    );
+    assert_eq!((config.buffer_bytes, config.debug), (8 << 20, DebugLevel::Info));
     let texts: Vec<_> = config.warnings.iter().map(|w| w.text.as_str()).collect();
     assert_eq!(
         texts,
@@ -318,52 +237,26 @@ fn process_wins_over_user_file_over_system_file() {
             "/job.conf:4: NCCL_DEBUGG: unknown; did you mean NCCL_DEBUG?",
         ]
     );
-    assert!(
-        config.notes[0]
-            .text
-            .starts_with("/job.conf:3: PATH has no effect")
-    );
+    assert!(config.notes[0].text.starts_with("/job.conf:3: PATH has no effect"));
 
     let config = root.load(&[("NCCL_CONF_FILE", "/missing.conf")]);
-    assert!(
-        config.warnings[0]
-            .text
-            .starts_with("/missing.conf: cannot be read: ")
-    );
+    assert!(config.warnings[0].text.starts_with("/missing.conf: cannot be read: "));
     let config = root.load(&[("NCCL_CONF_FILE", "/etc")]);
     assert!(config.warnings[0].text.contains("not a regular file"));
 }
 
 #[test]
 fn secrets_come_from_files_and_fail_closed() {
-    let root = Root::new(
-        "secrets",
-        &[("s", " correct horse battery\n"), ("empty", "\n")],
-    );
+    let root = Root::new("secrets", &[("s", " correct horse battery\n"), ("empty", "\n")]);
     let config = root.load(&[("RINGWAY_SECRET_FILE", "/s")]);
-    assert_eq!(
-        config.secret.as_ref().unwrap().expose(),
-        b"correct horse battery"
-    );
+    assert_eq!(config.secret.as_ref().unwrap().expose(), b"correct horse battery");
     assert!(!format!("{config:?} {:?}", config.settings()).contains("horse"));
     assert!(config.check().is_ok());
     for (name, value, error) in [
-        (
-            "RINGWAY_SECRET_FILE",
-            "/missing",
-            "RINGWAY_SECRET_FILE=/missing: cannot be read: ",
-        ),
-        (
-            "RINGWAY_SECRET_FILE",
-            "/empty",
-            "RINGWAY_SECRET_FILE=/empty: the file is empty",
-        ),
+        ("RINGWAY_SECRET_FILE", "/missing", "RINGWAY_SECRET_FILE=/missing: cannot be read: "),
+        ("RINGWAY_SECRET_FILE", "/empty", "RINGWAY_SECRET_FILE=/empty: the file is empty"),
         ("RINGWAY_SECRET", "", "RINGWAY_SECRET is set but empty"),
-        (
-            "RINGWAY_SECRET",
-            "hunt\u{fffd}er2",
-            "RINGWAY_SECRET: not valid UTF-8",
-        ),
+        ("RINGWAY_SECRET", "hunt\u{fffd}er2", "RINGWAY_SECRET: not valid UTF-8"),
     ] {
         let config = root.load(&[(name, value)]);
         let text = config.check().unwrap_err().to_string();
@@ -373,13 +266,8 @@ fn secrets_come_from_files_and_fail_closed() {
     let mut config = root.load(&[("RINGWAY_SECRET_FILE", "/s"), ("RINGWAY_SECRET", "other")]);
     assert_eq!(config.secret.as_ref().unwrap().expose(), b"other");
     assert_eq!(config.warnings.len(), 1);
-    config
-        .set("RINGWAY_SECRET_FILE", "/s", Source::CommandLine)
-        .unwrap();
-    assert_eq!(
-        config.secret.as_ref().unwrap().expose(),
-        b"correct horse battery"
-    );
+    config.set("RINGWAY_SECRET_FILE", "/s", Source::CommandLine).unwrap();
+    assert_eq!(config.secret.as_ref().unwrap().expose(), b"correct horse battery");
 }
 
 #[test]
@@ -393,10 +281,7 @@ fn contradictions_stop_a_job() {
             &[("RINGWAY_LOCAL_SIZE", "5"), ("RINGWAY_SIZE", "4")],
             "RINGWAY_LOCAL_SIZE=5 does not fit RINGWAY_SIZE=4",
         ),
-        (
-            &[("RINGWAY_REQUIRE", "shm,rdma")],
-            "RINGWAY_REQUIRE=rdma cannot be met: ringway ",
-        ),
+        (&[("RINGWAY_REQUIRE", "shm,rdma")], "RINGWAY_REQUIRE=rdma cannot be met: ringway "),
         (
             &[("RINGWAY_REQUIRE", "smh")],
             "RINGWAY_REQUIRE=smh cannot be met: not one of shm, rdma, gdr, p2p, rails=N (did you mean shm?)",
@@ -414,11 +299,7 @@ fn contradictions_stop_a_job() {
         let text = load(variables).check().unwrap_err().to_string();
         assert!(text.starts_with(expected), "{text}");
     }
-    let fits = [
-        ("RINGWAY_RANK", "3"),
-        ("RINGWAY_SIZE", "4"),
-        ("RINGWAY_LOCAL_SIZE", "4"),
-    ];
+    let fits = [("RINGWAY_RANK", "3"), ("RINGWAY_SIZE", "4"), ("RINGWAY_LOCAL_SIZE", "4")];
     assert!(load(&fits).check().is_ok());
     assert!(load(&[("RINGWAY_REQUIRE", "shm")]).check().is_ok());
 }
@@ -430,16 +311,10 @@ fn combined_settings_are_bounded() {
     assert_eq!(sockets(&[("NCCL_SOCKET_NTHREADS", "4")]), 4);
     assert_eq!(sockets(&[("NCCL_NSOCKS_PERTHREAD", "8")]), 8);
     assert_eq!(sockets(&[("NCCL_SOCKET_NTHREADS", "0")]), 1);
-    let config = load(&[
-        ("NCCL_SOCKET_NTHREADS", "16"),
-        ("NCCL_NSOCKS_PERTHREAD", "8"),
-    ]);
+    let config = load(&[("NCCL_SOCKET_NTHREADS", "16"), ("NCCL_NSOCKS_PERTHREAD", "8")]);
     assert_eq!((config.sockets_per_peer(), config.warnings.len()), (64, 1));
     let config = load(&[("NCCL_BUFFSIZE", "4M"), ("RINGWAY_MAX_BYTES", "1M")]);
-    assert_eq!(
-        (config.scratch_bytes(), config.warnings.len()),
-        (1 << 20, 1)
-    );
+    assert_eq!((config.scratch_bytes(), config.warnings.len()), (1 << 20, 1));
     let config = load(&[("NCCL_COMM_ID", "a:1"), ("RINGWAY_ROOT", "b:2,c:3")]);
     assert_eq!(config.root().len(), 2);
     assert_eq!(load(&[("NCCL_COMM_ID", "a:1")]).root()[0].host, "a");
@@ -447,15 +322,6 @@ fn combined_settings_are_bounded() {
 
 #[test]
 fn defaults_follow_other_peoples_variables() {
-    let root = Root::new("runtime", &[("run/user/7/x", "")]);
-    let dir = |value: &str| {
-        root.load(&[("XDG_RUNTIME_DIR", value)])
-            .shm_dir()
-            .to_owned()
-    };
-    assert_eq!(dir("/run/user/7"), Path::new("/run/user/7"));
-    assert_eq!(dir("/run/user/8"), Path::new("/tmp"));
-    assert_eq!(dir("run/user/7"), Path::new("/tmp"));
     let plain = load(&[("NO_COLOR", "1")]);
     assert!(!plain.use_color(true) && Config::default().use_color(true));
     assert!(load(&[("NO_COLOR", "1"), ("RINGWAY_COLOR", "always")]).use_color(false));
@@ -466,10 +332,7 @@ fn algorithm_names_reach_the_filter() {
     let config = load(&[("NCCL_ALGO", "Ring,NVLS")]);
     assert!(config.algorithms.allows(Collective::AllReduce, "ring"));
     assert!(!config.algorithms.allows(Collective::AllReduce, "tree"));
-    assert_eq!(
-        config.notes[0].text,
-        "NCCL_ALGO=Ring,NVLS: NVLS means nothing on host memory"
-    );
+    assert_eq!(config.notes[0].text, "NCCL_ALGO=Ring,NVLS: NVLS means nothing on host memory");
 }
 
 #[test]
@@ -481,22 +344,13 @@ fn table_names_are_unique_and_sections_together() {
     sections.dedup();
     assert_eq!(sections.len(), count);
     for (index, entry) in TABLE.iter().enumerate() {
-        assert!(
-            TABLE[index + 1..]
-                .iter()
-                .all(|other| other.name != entry.name),
-            "{}",
-            entry.name
-        );
+        assert!(TABLE[index + 1..].iter().all(|other| other.name != entry.name), "{}", entry.name);
     }
 }
 
 fn any_name() -> impl Strategy<Value = String> {
-    let known: Vec<String> = TABLE
-        .iter()
-        .map(|e| e.name.to_owned())
-        .chain(names::without_effect())
-        .collect();
+    let known: Vec<String> =
+        TABLE.iter().map(|e| e.name.to_owned()).chain(names::without_effect()).collect();
     prop_oneof![
         8 => proptest::sample::select(known),
         1 => "(NCCL|RINGWAY)_[A-Z_]{0,12}",

@@ -172,11 +172,7 @@ impl Subsystems {
                 named = named.with(subsystem);
             } else {
                 let names = Subsystem::ALL.iter().map(|s| s.name()).chain(["ALL"]);
-                let text = format!(
-                    "{} is {}",
-                    parse::shown(word),
-                    parse::not_one_of(word, names)
-                );
+                let text = format!("{} is {}", parse::shown(word), parse::not_one_of(word, names));
                 remarks.push(Remark::Warning(text));
             }
         }
@@ -191,10 +187,7 @@ impl Subsystems {
 impl Default for Subsystems {
     /// NCCL's own default.
     fn default() -> Self {
-        Self::NONE
-            .with(Subsystem::Init)
-            .with(Subsystem::Bootstrap)
-            .with(Subsystem::Env)
+        Self::NONE.with(Subsystem::Init).with(Subsystem::Bootstrap).with(Subsystem::Env)
     }
 }
 
@@ -259,9 +252,7 @@ impl FromStr for HostPort {
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong = |why: &str| format!("{why}; write host:port or [ipv6]:port");
         let (host, port) = match text.strip_prefix('[') {
-            Some(rest) => rest
-                .split_once("]:")
-                .ok_or_else(|| wrong("no ]: after the address"))?,
+            Some(rest) => rest.split_once("]:").ok_or_else(|| wrong("no ]: after the address"))?,
             None => text.rsplit_once(':').ok_or_else(|| wrong("no port"))?,
         };
         if host.contains(':') && !text.starts_with('[') {
@@ -271,10 +262,7 @@ impl FromStr for HostPort {
             return Err(wrong("no host"));
         }
         match port.parse::<u16>() {
-            Ok(port) if port > 0 => Ok(Self {
-                host: host.to_owned(),
-                port,
-            }),
+            Ok(port) if port > 0 => Ok(Self { host: host.to_owned(), port }),
             _ => Err(wrong("the port is not a number from 1 to 65535")),
         }
     }

@@ -138,12 +138,7 @@ impl Board {
                     && self.exists(report.subject())
                     && self.learn_report(origin, report, Some(from), now)
             }
-            Message::State {
-                rank,
-                about,
-                state,
-                called,
-            } => {
+            Message::State { rank, about, state, called } => {
                 let said = Testimony { state, called };
                 self.exists([rank])
                     && self.evidence.add_state(rank, about, said)
@@ -225,19 +220,12 @@ impl Board {
     }
 
     fn exists(&self, ranks: impl IntoIterator<Item = Rank>) -> bool {
-        ranks
-            .into_iter()
-            .all(|rank| (rank as usize) < self.evidence.identities.len())
+        ranks.into_iter().all(|rank| (rank as usize) < self.evidence.identities.len())
     }
 
     /// Passes news on to all neighbours but the one it came from; always `true`.
     fn flood(&mut self, message: Message, except: Option<Rank>) -> bool {
-        let to: Vec<_> = self
-            .links
-            .iter()
-            .copied()
-            .filter(|&r| Some(r) != except)
-            .collect();
+        let to: Vec<_> = self.links.iter().copied().filter(|&r| Some(r) != except).collect();
         if !to.is_empty() {
             self.outgoing.push(Outgoing { to, message });
         }
@@ -272,23 +260,10 @@ impl Board {
         if !self.proposals.is_empty() || (about.is_none() && said_any) {
             return;
         }
-        let state = *self
-            .own_state
-            .get_or_insert_with(|| self.journal.state(now));
+        let state = *self.own_state.get_or_insert_with(|| self.journal.state(now));
         let called = about.and_then(|sequence| self.journal.signature_of(sequence));
-        if self
-            .evidence
-            .add_state(self.rank, about, Testimony { state, called })
-        {
-            self.flood(
-                Message::State {
-                    rank: self.rank,
-                    about,
-                    state,
-                    called,
-                },
-                None,
-            );
+        if self.evidence.add_state(self.rank, about, Testimony { state, called }) {
+            self.flood(Message::State { rank: self.rank, about, state, called }, None);
         }
     }
 
@@ -300,9 +275,7 @@ impl Board {
         }
         self.noticed_at.get_or_insert(now);
         self.proposed_at.get_or_insert(now);
-        self.accepted
-            .entry(proposal.decided_by)
-            .or_insert(proposal.decided_by);
+        self.accepted.entry(proposal.decided_by).or_insert(proposal.decided_by);
         self.proposals.insert(proposal.decided_by, proposal.clone());
         self.flood(Message::Verdict(Box::new(proposal.clone())), from);
         match &mut self.latched {
@@ -320,10 +293,7 @@ impl Board {
 
     /// Holds to the best proposal known, and says so.
     fn choose(&mut self) {
-        let best = self
-            .proposals
-            .values()
-            .min_by_key(|p| (p.weight, p.decided_by));
+        let best = self.proposals.values().min_by_key(|p| (p.weight, p.decided_by));
         let best = best.map(|p| p.decided_by);
         if best == self.chosen {
             return;
@@ -332,13 +302,7 @@ impl Board {
         if let Some(decided_by) = best {
             self.accepted.insert(self.rank, decided_by);
             if decided_by != self.rank && self.heard.insert((self.rank, decided_by)) {
-                self.flood(
-                    Message::Accept {
-                        rank: self.rank,
-                        decided_by,
-                    },
-                    None,
-                );
+                self.flood(Message::Accept { rank: self.rank, decided_by }, None);
             }
         }
     }
@@ -359,9 +323,7 @@ impl Board {
                 self.propose(now);
             }
         }
-        let expired = self
-            .proposed_at
-            .is_some_and(|at| now >= at.saturating_add(CONFIRM_MS));
+        let expired = self.proposed_at.is_some_and(|at| now >= at.saturating_add(CONFIRM_MS));
         if let Some(chosen) = self.chosen
             && (expired || self.links.is_empty() || self.is_accepted(chosen))
         {
@@ -386,22 +348,15 @@ impl Board {
 
     fn propose(&mut self, now: u64) {
         if let Some((weight, error)) = decide(&self.evidence) {
-            let proposal = Proposal {
-                decided_by: self.rank,
-                weight,
-                latched: false,
-                error,
-            };
+            let proposal = Proposal { decided_by: self.rank, weight, latched: false, error };
             self.learn_proposal(proposal, None, now);
         }
     }
 
     /// Whether every live rank is known to accept the proposal of `chosen`.
     fn is_accepted(&self, chosen: Rank) -> bool {
-        let mut live = self
-            .evidence
-            .ranks()
-            .filter(|&r| r != self.rank && self.evidence.is_live(r));
+        let mut live =
+            self.evidence.ranks().filter(|&r| r != self.rank && self.evidence.is_live(r));
         live.all(|rank| self.accepted.get(&rank) == Some(&chosen))
     }
 }

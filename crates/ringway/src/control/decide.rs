@@ -86,12 +86,7 @@ fn death(evidence: &Evidence) -> Finding {
         during(operation.as_ref())
     );
     let culprits = died.union(&panicked).copied().collect();
-    Finding {
-        kind: ErrorKind::Remote,
-        text,
-        culprits,
-        operation,
-    }
+    Finding { kind: ErrorKind::Remote, text, culprits, operation }
 }
 
 fn mismatch(evidence: &Evidence, sequence: u64) -> Finding {
@@ -100,10 +95,7 @@ fn mismatch(evidence: &Evidence, sequence: u64) -> Finding {
     for rank in evidence.ranks() {
         if let Some(call) = evidence.called(rank, sequence) {
             groups.entry(*call).or_default().insert(rank);
-        } else if evidence
-            .state_of(rank)
-            .is_some_and(|s| !s.has_entered(sequence))
-        {
+        } else if evidence.state_of(rank).is_some_and(|s| !s.has_entered(sequence)) {
             outside.insert(rank);
         }
     }
@@ -117,18 +109,10 @@ fn mismatch(evidence: &Evidence, sequence: u64) -> Finding {
     if let Some((right, followers)) = reference.filter(|_| groups.len() > 1) {
         for (call, ranks) in groups.iter().filter(|(call, _)| **call != right) {
             let difference = call.difference(&right);
-            parts.push(format!(
-                "{} called {} ({difference})",
-                names(evidence, ranks),
-                call.call()
-            ));
+            parts.push(format!("{} called {} ({difference})", names(evidence, ranks), call.call()));
             culprits.extend(ranks);
         }
-        let others = if followers == 1 {
-            "other rank"
-        } else {
-            "other ranks"
-        };
+        let others = if followers == 1 { "other rank" } else { "other ranks" };
         parts.push(format!("{followers} {others} called {}", right.call()));
     } else {
         // One of the two calls is no longer (or not yet) known: name the pair that met.
@@ -138,10 +122,7 @@ fn mismatch(evidence: &Evidence, sequence: u64) -> Finding {
                 && culprits.is_empty()
             {
                 culprits.extend([origin, *with]);
-                parts.push(format!(
-                    "{} called different things",
-                    names(evidence, &culprits)
-                ));
+                parts.push(format!("{} called different things", names(evidence, &culprits)));
             }
         }
     }
@@ -171,30 +152,20 @@ fn left(evidence: &Evidence) -> Finding {
         during(operation.as_ref())
     );
     let culprits = ranks.into_iter().collect();
-    Finding {
-        kind: ErrorKind::InvalidUsage,
-        text,
-        culprits,
-        operation,
-    }
+    Finding { kind: ErrorKind::InvalidUsage, text, culprits, operation }
 }
 
 fn aborted(evidence: &Evidence) -> Finding {
-    let first = evidence
-        .of_class(Class::Aborted)
-        .find_map(|(_, report)| match report {
-            Report::Aborted { rank, reason } => Some((*rank, reason.as_str())),
-            _ => None,
-        });
+    let first = evidence.of_class(Class::Aborted).find_map(|(_, report)| match report {
+        Report::Aborted { rank, reason } => Some((*rank, reason.as_str())),
+        _ => None,
+    });
     let (rank, reason) = first.unwrap_or_default();
     let operation = operation_in_progress(evidence);
     let who = names(evidence, &BTreeSet::from([rank]));
     Finding {
         kind: ErrorKind::Remote,
-        text: format!(
-            "{who} aborted the communicator {}: {reason}",
-            during(operation.as_ref())
-        ),
+        text: format!("{who} aborted the communicator {}: {reason}", during(operation.as_ref())),
         culprits: vec![rank],
         operation,
     }
@@ -208,9 +179,7 @@ fn link_broken(evidence: &Evidence) -> Finding {
             Report::PeerDied { rank } => (*rank, "the control connection ended"),
             _ => continue,
         };
-        links
-            .entry((origin.min(peer), origin.max(peer)))
-            .or_insert((origin, cause));
+        links.entry((origin.min(peer), origin.max(peer))).or_insert((origin, cause));
     }
     let more = links.len().saturating_sub(1);
     let ((low, high), (seen_by, cause)) = links.into_iter().next().unwrap_or_default();
@@ -235,24 +204,15 @@ fn link_broken(evidence: &Evidence) -> Finding {
 }
 
 fn deadline(evidence: &Evidence, sequence: u64) -> Finding {
-    let waited = evidence
-        .of_class(Class::Deadline)
-        .find_map(|(origin, report)| match report {
-            Report::Deadline {
-                sequence: s,
-                waited_ms,
-                ..
-            } if *s == sequence => Some((origin, *waited_ms)),
-            _ => None,
-        });
+    let waited = evidence.of_class(Class::Deadline).find_map(|(origin, report)| match report {
+        Report::Deadline { sequence: s, waited_ms, .. } if *s == sequence => {
+            Some((origin, *waited_ms))
+        }
+        _ => None,
+    });
     let (reporter, waited_ms) = waited.unwrap_or_default();
-    let call = evidence
-        .ranks()
-        .find_map(|rank| evidence.called(rank, sequence));
-    let name = call.map_or_else(
-        || format!("operation {sequence}"),
-        |c| c.operation().to_string(),
-    );
+    let call = evidence.ranks().find_map(|rank| evidence.called(rank, sequence));
+    let name = call.map_or_else(|| format!("operation {sequence}"), |c| c.operation().to_string());
 
     let (mut silent, mut outside, mut gone) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for rank in evidence.ranks() {
@@ -322,26 +282,14 @@ fn awaited(evidence: &Evidence, sequence: u64) -> (BTreeSet<Rank>, String) {
     }
     let mut parts = Vec::new();
     for &sink in sinks.iter().take(NAMED_MAX) {
-        let waiters: Vec<_> = edges
-            .iter()
-            .filter(|(_, on)| **on == sink)
-            .map(|(r, _)| *r)
-            .collect();
-        let longest = waiters
-            .iter()
-            .filter_map(|&r| evidence.state_of(r))
-            .map(|s| s.waiting_ms);
+        let waiters: Vec<_> =
+            edges.iter().filter(|(_, on)| **on == sink).map(|(r, _)| *r).collect();
+        let longest = waiters.iter().filter_map(|&r| evidence.state_of(r)).map(|s| s.waiting_ms);
         let longest = longest.max().unwrap_or_default();
-        let done = evidence
-            .state_of(sink)
-            .is_some_and(|s| s.completed > sequence);
+        let done = evidence.state_of(sink).is_some_and(|s| s.completed > sequence);
         let who = names(evidence, &BTreeSet::from([sink]));
         let many = waiters.len() > 1;
-        let (ranks, wait) = if many {
-            ("ranks", "wait")
-        } else {
-            ("rank", "waits")
-        };
+        let (ranks, wait) = if many { ("ranks", "wait") } else { ("rank", "waits") };
         let waiters = list(waiters.iter().map(ToString::to_string), waiters.len());
         let waiting = format!("{ranks} {waiters} {wait} for it since {longest} ms");
         parts.push(if done {
@@ -364,26 +312,19 @@ fn awaited(evidence: &Evidence, sequence: u64) -> (BTreeSet<Rank>, String) {
 fn operation_in_progress(evidence: &Evidence) -> Option<OperationName> {
     let states = evidence.ranks().filter_map(|rank| evidence.state_of(rank));
     let current = states.filter_map(|state| state.current());
-    current
-        .min_by_key(|s| (s.sequence, **s))
-        .map(Signature::operation)
+    current.min_by_key(|s| (s.sequence, **s)).map(Signature::operation)
 }
 
 fn during(operation: Option<&OperationName>) -> String {
-    operation.map_or_else(
-        || "between operations".to_owned(),
-        |o| format!("during {o}"),
-    )
+    operation.map_or_else(|| "between operations".to_owned(), |o| format!("during {o}"))
 }
 
 /// `rank 1 (host a, pid 12), rank 2 (host b, pid 7) and 5 more`.
 fn names(evidence: &Evidence, ranks: &BTreeSet<Rank>) -> String {
-    let known = ranks
-        .iter()
-        .map(|&r| match evidence.identities.get(r as usize) {
-            Some(identity) => identity.to_string(),
-            None => format!("rank {r}"),
-        });
+    let known = ranks.iter().map(|&r| match evidence.identities.get(r as usize) {
+        Some(identity) => identity.to_string(),
+        None => format!("rank {r}"),
+    });
     list(known, ranks.len())
 }
 

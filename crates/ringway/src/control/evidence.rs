@@ -103,9 +103,7 @@ impl Evidence {
     }
 
     fn states_of(&self, rank: Rank) -> impl Iterator<Item = &Testimony> {
-        self.states
-            .range((rank, None)..=(rank, Some(u64::MAX)))
-            .map(|(_, said)| said)
+        self.states.range((rank, None)..=(rank, Some(u64::MAX))).map(|(_, said)| said)
     }
 
     /// Where `rank` stood, whatever it was asked about.
@@ -115,16 +113,8 @@ impl Evidence {
 
     /// What `rank` called as operation `sequence`.
     pub(super) fn called(&self, rank: Rank, sequence: u64) -> Option<&Signature> {
-        let asked = self
-            .states
-            .get(&(rank, Some(sequence)))
-            .and_then(|said| said.called.as_ref());
-        asked.or_else(|| {
-            self.state_of(rank)?
-                .entered
-                .as_ref()
-                .filter(|s| s.sequence == sequence)
-        })
+        let asked = self.states.get(&(rank, Some(sequence))).and_then(|said| said.called.as_ref());
+        asked.or_else(|| self.state_of(rank)?.entered.as_ref().filter(|s| s.sequence == sequence))
     }
 
     /// The class of a report; `None` for one that accuses nobody.
@@ -145,20 +135,14 @@ impl Evidence {
 
     /// The reports of one class, by origin.
     pub(super) fn of_class(&self, class: Class) -> impl Iterator<Item = (Rank, &Report)> {
-        let all = self
-            .reports
-            .iter()
-            .map(|((origin, _), report)| (*origin, report));
+        let all = self.reports.iter().map(|((origin, _), report)| (*origin, report));
         all.filter(move |(_, report)| self.class(report) == Some(class))
     }
 
     /// The gravest class, and the earliest operation reported in it.
     pub(super) fn top(&self) -> Option<(Class, Option<u64>)> {
         let class = self.reports.values().filter_map(|r| self.class(r)).min()?;
-        Some((
-            class,
-            self.of_class(class).filter_map(|(_, r)| r.sequence()).min(),
-        ))
+        Some((class, self.of_class(class).filter_map(|(_, r)| r.sequence()).min()))
     }
 
     /// Whether every live rank has said where it stands (on the operation in question).
@@ -166,12 +150,10 @@ impl Evidence {
         let Some((_, about)) = self.top() else {
             return false;
         };
-        self.ranks()
-            .filter(|&r| self.is_live(r))
-            .all(|r| match about {
-                Some(_) => self.states.contains_key(&(r, about)),
-                None => self.state_of(r).is_some(),
-            })
+        self.ranks().filter(|&r| self.is_live(r)).all(|r| match about {
+            Some(_) => self.states.contains_key(&(r, about)),
+            None => self.state_of(r).is_some(),
+        })
     }
 
     /// How much is known.

@@ -78,9 +78,7 @@ impl Health {
     /// operation waits for such a rank and nothing comes for a while (100 ms).
     #[must_use]
     pub fn is_gone(&self, rank: Rank) -> bool {
-        self.gone
-            .get(rank as usize)
-            .is_some_and(|gone| gone.load(Ordering::Relaxed))
+        self.gone.get(rank as usize).is_some_and(|gone| gone.load(Ordering::Relaxed))
     }
 
     /// Milliseconds on the control plane's clock, for
@@ -104,10 +102,7 @@ impl Health {
     /// The agreed error, if there is one yet.
     #[must_use]
     pub fn verdict(&self) -> Option<Error> {
-        self.verdict
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.verdict.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Waits for the agreed error. Past `limit` (give it at least
@@ -115,9 +110,7 @@ impl Health {
     #[must_use]
     pub fn wait_verdict(&self, limit: Duration) -> Error {
         let verdict = self.verdict.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self
-            .decided
-            .wait_timeout_while(verdict, limit, |v| v.is_none());
+        let waited = self.decided.wait_timeout_while(verdict, limit, |v| v.is_none());
         let (verdict, _) = waited.unwrap_or_else(PoisonError::into_inner);
         verdict.clone().unwrap_or_else(|| {
             Error::new(
@@ -145,9 +138,7 @@ impl Health {
 
     /// Marks a rank as gone; whether that is new.
     pub(super) fn set_gone(&self, rank: Rank) -> bool {
-        self.gone
-            .get(rank as usize)
-            .is_some_and(|gone| !gone.swap(true, Ordering::Relaxed))
+        self.gone.get(rank as usize).is_some_and(|gone| !gone.swap(true, Ordering::Relaxed))
     }
 
     pub(super) fn wish(&self, wish: Wish) {

@@ -41,9 +41,7 @@ impl RankState {
     /// The operation the rank is inside of.
     #[must_use]
     pub fn current(&self) -> Option<&Signature> {
-        self.entered
-            .as_ref()
-            .filter(|s| s.sequence >= self.completed)
+        self.entered.as_ref().filter(|s| s.sequence >= self.completed)
     }
 
     /// Whether the rank has entered operation `sequence`.
@@ -100,8 +98,7 @@ impl Journal {
     pub fn begin(&self, signature: &Signature) {
         let next = signature.sequence.wrapping_add(1);
         let slot = self.slot(signature.sequence);
-        slot.version
-            .store(next.wrapping_mul(2) | 1, Ordering::Relaxed);
+        slot.version.store(next.wrapping_mul(2) | 1, Ordering::Relaxed);
         fence(Ordering::Release);
         for (word, value) in slot.words.iter().zip(signature.words()) {
             word.store(value, Ordering::Relaxed);
@@ -114,16 +111,12 @@ impl Journal {
     /// failed: an error must find the rank where it happened.
     pub fn end(&self, sequence: u64) {
         self.waiting.store(IDLE, Ordering::Relaxed);
-        self.completed
-            .store(sequence.wrapping_add(1), Ordering::Release);
+        self.completed.store(sequence.wrapping_add(1), Ordering::Release);
     }
 
     /// The executing thread waits for `rank` since `since_ms` (of the control plane's clock).
     pub fn wait_begin(&self, rank: Rank, since_ms: u64) {
-        self.waiting.store(
-            u64::from(rank) << 32 | (since_ms & 0xffff_ffff),
-            Ordering::Relaxed,
-        );
+        self.waiting.store(u64::from(rank) << 32 | (since_ms & 0xffff_ffff), Ordering::Relaxed);
     }
 
     /// The executing thread waits no longer.
@@ -137,11 +130,7 @@ impl Journal {
         let completed = self.completed.load(Ordering::Acquire);
         let entered = self.entered.load(Ordering::Acquire);
         let waiting = self.waiting.load(Ordering::Relaxed);
-        let waiting_on = if waiting == IDLE {
-            None
-        } else {
-            Rank::try_from(waiting >> 32).ok()
-        };
+        let waiting_on = if waiting == IDLE { None } else { Rank::try_from(waiting >> 32).ok() };
         RankState {
             entered: entered.checked_sub(1).and_then(|s| self.signature_of(s)),
             completed,
@@ -196,17 +185,11 @@ mod tests {
         journal.wait_begin(3, 100);
         let state = journal.state(350);
         assert_eq!(state.current(), Some(&all_reduce(0, 8)));
-        assert_eq!(
-            (state.waiting_on, state.waiting_ms, state.completed),
-            (Some(3), 250, 0)
-        );
+        assert_eq!((state.waiting_on, state.waiting_ms, state.completed), (Some(3), 250, 0));
         assert!(state.has_entered(0) && !state.has_entered(1));
         journal.end(0);
         let state = journal.state(400);
-        assert_eq!(
-            (state.current(), state.completed, state.waiting_on),
-            (None, 1, None)
-        );
+        assert_eq!((state.current(), state.completed, state.waiting_on), (None, 1, None));
         assert_eq!(state.entered, Some(all_reduce(0, 8)));
     }
 
@@ -228,20 +211,15 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for sequence in 0..200_000 {
-                    journal.begin(&Signature {
-                        extra: !sequence,
-                        ..all_reduce(sequence, sequence)
-                    });
+                    journal
+                        .begin(&Signature { extra: !sequence, ..all_reduce(sequence, sequence) });
                     journal.end(sequence);
                 }
             });
             loop {
                 let state = journal.state(0);
                 let Some(found) = state.entered else { continue };
-                assert_eq!(
-                    (found.count, found.extra),
-                    (found.sequence, !found.sequence)
-                );
+                assert_eq!((found.count, found.extra), (found.sequence, !found.sequence));
                 if found.sequence == 199_999 {
                     break;
                 }

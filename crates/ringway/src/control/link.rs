@@ -92,9 +92,7 @@ impl Line {
         self.queued_bytes += frame.len();
         self.queue.push_back(frame);
         if self.queued_bytes > QUEUE_BYTES_MAX {
-            return Err(io::Error::other(
-                "the neighbour does not read its control messages",
-            ));
+            return Err(io::Error::other("the neighbour does not read its control messages"));
         }
         self.write()
     }
@@ -131,10 +129,7 @@ impl Line {
                 }
                 Err(error) => {
                     board.local(
-                        Report::LinkBroken {
-                            peer: self.rank,
-                            cause: error.to_string(),
-                        },
+                        Report::LinkBroken { peer: self.rank, cause: error.to_string() },
                         now,
                     );
                 }

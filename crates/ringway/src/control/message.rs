@@ -246,47 +246,19 @@ mod tests {
             waiting_on: Some(2),
             waiting_ms: 31,
         };
-        let broken = Report::LinkBroken {
-            peer: 1,
-            cause: "reset \u{1f4a5} \"by\" peer".into(),
-        };
-        let weight = Weight {
-            priority: 1,
-            sequence: u64::MAX,
-            rank: 3,
-            facts: Reverse(9),
-        };
+        let broken = Report::LinkBroken { peer: 1, cause: "reset \u{1f4a5} \"by\" peer".into() };
+        let weight = Weight { priority: 1, sequence: u64::MAX, rank: 3, facts: Reverse(9) };
         let error = Error::new(ErrorKind::Remote, "rank 3 died");
-        let proposal = Proposal {
-            decided_by: 0,
-            weight,
-            latched: true,
-            error,
-        };
+        let proposal = Proposal { decided_by: 0, weight, latched: true, error };
         vec![
+            Message::Report { origin: 3, report: broken },
             Message::Report {
                 origin: 3,
-                report: broken,
+                report: Report::Deadline { sequence: 4, waited_ms: 5, waiting_on: None },
             },
-            Message::Report {
-                origin: 3,
-                report: Report::Deadline {
-                    sequence: 4,
-                    waited_ms: 5,
-                    waiting_on: None,
-                },
-            },
-            Message::State {
-                rank: 1,
-                about: Some(4),
-                state,
-                called: None,
-            },
+            Message::State { rank: 1, about: Some(4), state, called: None },
             Message::Verdict(Box::new(proposal)),
-            Message::Accept {
-                rank: 1,
-                decided_by: 0,
-            },
+            Message::Accept { rank: 1, decided_by: 0 },
             Message::Goodbye { rank: 5 },
         ]
     }
@@ -302,26 +274,12 @@ mod tests {
 
     #[test]
     fn long_ones_are_refused_and_texts_cut() {
-        let long = Report::Aborted {
-            rank: 0,
-            reason: "\u{e9}".repeat(MESSAGE_BYTES_MAX),
-        };
-        let message = Message::Report {
-            origin: 0,
-            report: long.clone(),
-        };
-        assert!(matches!(
-            message.encode(),
-            Err(MessageError::TooLong { .. })
-        ));
+        let long = Report::Aborted { rank: 0, reason: "\u{e9}".repeat(MESSAGE_BYTES_MAX) };
+        let message = Message::Report { origin: 0, report: long.clone() };
+        assert!(matches!(message.encode(), Err(MessageError::TooLong { .. })));
         let spaces = vec![b' '; MESSAGE_BYTES_MAX + 1];
-        assert!(matches!(
-            Message::decode(&spaces),
-            Err(MessageError::TooLong { .. })
-        ));
-        let Report::Aborted { reason, .. } = long.shortened() else {
-            panic!()
-        };
+        assert!(matches!(Message::decode(&spaces), Err(MessageError::TooLong { .. })));
+        let Report::Aborted { reason, .. } = long.shortened() else { panic!() };
         assert_eq!(reason.len(), TEXT_BYTES_MAX);
     }
 

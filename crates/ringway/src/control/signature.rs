@@ -74,10 +74,7 @@ impl Signature {
     /// The operation, as errors name it.
     #[must_use]
     pub fn operation(&self) -> OperationName {
-        OperationName {
-            sequence: self.sequence,
-            call: self.to_string(),
-        }
+        OperationName { sequence: self.sequence, call: self.to_string() }
     }
 
     /// The fields in which this call differs from `other`: `count 1000 instead of 1024`.
@@ -88,31 +85,17 @@ impl Signature {
             value.map_or_else(|| "none".to_owned(), |v| v.to_string())
         }
         let fields = [
-            (
-                "sequence",
-                self.sequence.to_string(),
-                other.sequence.to_string(),
-            ),
-            (
-                "collective",
-                self.collective.to_string(),
-                other.collective.to_string(),
-            ),
+            ("sequence", self.sequence.to_string(), other.sequence.to_string()),
+            ("collective", self.collective.to_string(), other.collective.to_string()),
             ("count", self.count.to_string(), other.count.to_string()),
             ("type", word(self.data_type), word(other.data_type)),
             ("reduction", word(self.op), word(other.op)),
             ("root", word(self.root), word(other.root)),
             ("level", self.level.to_string(), other.level.to_string()),
-            (
-                "layout",
-                format!("{:#x}", self.extra),
-                format!("{:#x}", other.extra),
-            ),
+            ("layout", format!("{:#x}", self.extra), format!("{:#x}", other.extra)),
         ];
         let differing = fields.iter().filter(|(_, mine, theirs)| mine != theirs);
-        let parts: Vec<_> = differing
-            .map(|(f, m, t)| format!("{f} {m} instead of {t}"))
-            .collect();
+        let parts: Vec<_> = differing.map(|(f, m, t)| format!("{f} {m} instead of {t}")).collect();
         parts.join(", ")
     }
 
@@ -126,12 +109,7 @@ impl Signature {
             self.level as u8,
         ];
         let root = u64::from(self.root.unwrap_or(Rank::MAX));
-        [
-            self.sequence,
-            self.count,
-            self.extra,
-            u64::from(u32::from_le_bytes(small)) | root << 32,
-        ]
+        [self.sequence, self.count, self.extra, u64::from(u32::from_le_bytes(small)) | root << 32]
     }
 
     /// The inverse of [`Signature::words`]; `None` for words that no signature has.
@@ -192,10 +170,7 @@ pub(super) mod tests {
     #[test]
     fn says_what_was_called() {
         let call = all_reduce(7, 262_144);
-        assert_eq!(
-            call.to_string(),
-            "all_reduce of 262144 float sum (1048576 bytes)"
-        );
+        assert_eq!(call.to_string(), "all_reduce of 262144 float sum (1048576 bytes)");
         let barrier = Signature {
             collective: Collective::Barrier,
             count: 0,
@@ -211,27 +186,15 @@ pub(super) mod tests {
             count: 2,
             ..call
         };
-        assert_eq!(
-            broadcast.to_string(),
-            "broadcast of 2 float with root 3 (8 bytes)"
-        );
+        assert_eq!(broadcast.to_string(), "broadcast of 2 float with root 3 (8 bytes)");
     }
 
     #[test]
     fn names_each_differing_field() {
         let one = all_reduce(7, 1000);
         assert_eq!(one.difference(&one), "");
-        assert_eq!(
-            one.difference(&all_reduce(7, 1024)),
-            "count 1000 instead of 1024"
-        );
-        let other = Signature {
-            op: None,
-            root: Some(2),
-            level: Level::Shape,
-            extra: 9,
-            ..one
-        };
+        assert_eq!(one.difference(&all_reduce(7, 1024)), "count 1000 instead of 1024");
+        let other = Signature { op: None, root: Some(2), level: Level::Shape, extra: 9, ..one };
         assert_eq!(
             other.difference(&one),
             "reduction none instead of sum, root 2 instead of none, \

@@ -43,9 +43,7 @@ pub struct ControlSetup {
 
 impl fmt::Debug for ControlSetup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ControlSetup")
-            .field("rank", &self.rank)
-            .finish_non_exhaustive()
+        f.debug_struct("ControlSetup").field("rank", &self.rank).finish_non_exhaustive()
     }
 }
 
@@ -69,26 +67,15 @@ impl Control {
         let worker = Worker {
             health: Arc::clone(&health),
             board: Board::new(rank, setup.identities.into(), &near, setup.journal),
-            lines: setup
-                .streams
-                .into_iter()
-                .map(|(rank, link)| Line::new(rank, link))
-                .collect(),
+            lines: setup.streams.into_iter().map(|(rank, link)| Line::new(rank, link)).collect(),
             acceptors: setup.acceptors,
-            alarm: Alarm {
-                health: Arc::clone(&health),
-                wake: setup.wake,
-            },
+            alarm: Alarm { health: Arc::clone(&health), wake: setup.wake },
         };
         let builder = std::thread::Builder::new().name(format!("ringway-ctl-{rank}"));
         let thread = builder
             .spawn(move || worker.run())
             .map_err(|e| Error::system("cannot start the control thread", e))?;
-        Ok(Self {
-            rank,
-            health,
-            thread: Some(thread),
-        })
+        Ok(Self { rank, health, thread: Some(thread) })
     }
 
     /// What the data path holds.
@@ -175,10 +162,7 @@ impl Worker {
             }
             self.board.tick(now);
             self.publish();
-            let due = self
-                .board
-                .next_tick()
-                .map(|at| at.saturating_sub(self.health.now_ms()));
+            let due = self.board.next_tick().map(|at| at.saturating_sub(self.health.now_ms()));
             let ready = self.sleep(due);
             self.serve(&ready);
         }
@@ -198,11 +182,7 @@ impl Worker {
                     continue;
                 };
                 let frame: Arc<[u8]> = frame.into();
-                for line in self
-                    .lines
-                    .iter_mut()
-                    .filter(|line| message.to.contains(&line.rank))
-                {
+                for line in self.lines.iter_mut().filter(|line| message.to.contains(&line.rank)) {
                     if !lost.contains(&line.rank) && line.push(Arc::clone(&frame)).is_err() {
                         lost.push(line.rank);
                     }
@@ -228,15 +208,8 @@ impl Worker {
     fn sleep(&self, limit_ms: Option<u64>) -> Ready {
         let mut fds = vec![PollFd::from_borrowed_fd(self.health.bell(), PollFlags::IN)];
         for line in &self.lines {
-            let writing = if line.is_idle() {
-                PollFlags::empty()
-            } else {
-                PollFlags::OUT
-            };
-            fds.push(PollFd::from_borrowed_fd(
-                line.link.as_fd(),
-                PollFlags::IN | writing,
-            ));
+            let writing = if line.is_idle() { PollFlags::empty() } else { PollFlags::OUT };
+            fds.push(PollFd::from_borrowed_fd(line.link.as_fd(), PollFlags::IN | writing));
         }
         for acceptor in &self.acceptors {
             fds.push(PollFd::from_borrowed_fd(acceptor.as_fd(), PollFlags::IN));
@@ -257,22 +230,12 @@ impl Worker {
         if !bell[0].is_empty() {
             self.health.silence();
         }
-        let lines = lines
-            .iter()
-            .zip(&self.lines)
-            .enumerate()
-            .filter_map(|(i, (flags, line))| {
-                let readable = line.backlog || !(*flags - PollFlags::OUT).is_empty();
-                (readable || !flags.is_empty()).then_some((i, readable))
-            });
-        let acceptors = acceptors
-            .iter()
-            .enumerate()
-            .filter(|(_, flags)| !flags.is_empty());
-        Ready {
-            lines: lines.collect(),
-            acceptors: acceptors.map(|(i, _)| i).collect(),
-        }
+        let lines = lines.iter().zip(&self.lines).enumerate().filter_map(|(i, (flags, line))| {
+            let readable = line.backlog || !(*flags - PollFlags::OUT).is_empty();
+            (readable || !flags.is_empty()).then_some((i, readable))
+        });
+        let acceptors = acceptors.iter().enumerate().filter(|(_, flags)| !flags.is_empty());
+        Ready { lines: lines.collect(), acceptors: acceptors.map(|(i, _)| i).collect() }
     }
 
     fn serve(&mut self, ready: &Ready) {
@@ -284,11 +247,7 @@ impl Worker {
         for &(index, readable) in &ready.lines {
             let line = &mut self.lines[index];
             let written = if line.is_idle() { Ok(()) } else { line.write() };
-            let read = if readable {
-                line.receive(&mut self.board, now)
-            } else {
-                Ok(())
-            };
+            let read = if readable { line.receive(&mut self.board, now) } else { Ok(()) };
             if written.and(read).is_err() {
                 lost.push(line.rank);
             }
@@ -344,8 +303,7 @@ impl Alarm {
 impl Drop for Alarm {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.health
-                .set_verdict(&Error::internal("the control thread of this rank panicked"));
+            self.health.set_verdict(&Error::internal("the control thread of this rank panicked"));
             self.health.raise();
             // The panic may have come from one of these.
             let _ = catch_unwind(AssertUnwindSafe(|| self.look_up()));

@@ -82,9 +82,6 @@ mod tests {
         assert_eq!(F8E4M3::from_f32(1e9), F8E4M3::MAX);
         assert_eq!(F8E4M3::MAX.to_f32(), 448.0);
         assert_eq!(F8E5M2::from_f32(f32::NEG_INFINITY).to_f32(), -57344.0);
-        assert_eq!(
-            format!("{} {:?}", F8E4M3::from_f32(-1.5), F8E5M2(0x7c)),
-            "-1.5 inf"
-        );
+        assert_eq!(format!("{} {:?}", F8E4M3::from_f32(-1.5), F8E5M2(0x7c)), "-1.5 inf");
     }
 }

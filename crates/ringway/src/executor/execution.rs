@@ -122,16 +122,7 @@ impl Execution {
     ) -> Self {
         let lanes = vec![LaneState::default(); prepared.plan.lanes.len()];
         let operands = Vec::with_capacity(prepared.operands_most);
-        Self {
-            prepared,
-            buffers,
-            parts,
-            context,
-            after,
-            ready: 0,
-            lanes,
-            operands,
-        }
+        Self { prepared, buffers, parts, context, after, ready: 0, lanes, operands }
     }
 
     /// Runs every lane as far as it goes.

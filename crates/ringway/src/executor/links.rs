@@ -21,12 +21,7 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    pub(crate) fn new(
-        rank: Rank,
-        ranks: u32,
-        own: std::sync::Arc<Segment>,
-        bell: Bell,
-    ) -> Self {
+    pub(crate) fn new(rank: Rank, ranks: u32, own: std::sync::Arc<Segment>, bell: Bell) -> Self {
         let links = (0..ranks).map(|_| None).collect();
         Self { rank, own, bell, links }
     }

@@ -32,21 +32,14 @@ fn logged(config: &Config, body: impl FnOnce()) -> String {
     logger.now = || UNIX_EPOCH + Duration::from_secs(1_769_903_999);
     tracing::subscriber::with_default(logger, body);
     let text = String::from_utf8(buffer.0.lock().unwrap().clone()).unwrap();
-    let place = format!(
-        "{}:{}",
-        std::process::id(),
-        rustix::thread::gettid().as_raw_nonzero()
-    );
+    let place = format!("{}:{}", std::process::id(), rustix::thread::gettid().as_raw_nonzero());
     text.replace(&place, "pid:tid")
 }
 
 #[test]
 fn lines_are_nccls() {
-    let config = config(&[
-        ("NCCL_DEBUG", "INFO"),
-        ("NCCL_DEBUG_SUBSYS", "INIT"),
-        ("RINGWAY_RANK", "3"),
-    ]);
+    let config =
+        config(&[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "INIT"), ("RINGWAY_RANK", "3")]);
     let text = logged(&config, || {
         version(&config);
         tracing::info!(target: INIT, "Init COMPLETE");
@@ -105,10 +98,7 @@ fn levels_and_subsystems_filter() {
     assert_eq!(lines("WARN", "ALL"), "warn");
     assert_eq!(lines("INFO", ""), "info-init info-init-shm info-path warn");
     assert_eq!(lines("INFO", "SHM"), "info-init-shm info-path warn");
-    assert_eq!(
-        lines("ABORT", "^INIT"),
-        "info-net info-init-shm info-path warn"
-    );
+    assert_eq!(lines("ABORT", "^INIT"), "info-net info-init-shm info-path warn");
     assert_eq!(
         lines("TRACE", "ALL"),
         "trace-net debug-shm info-net info-init info-init-shm info-path warn"
@@ -151,10 +141,7 @@ fn settings_are_said_once_and_secrets_never() {
         assert!(text.contains(line), "{line:?} is not in\n{text}");
     }
     assert!(!text.contains("horse"), "{text}");
-    assert_eq!(
-        logged(&config, || log_settings(&config, &mut |_| false)),
-        ""
-    );
+    assert_eq!(logged(&config, || log_settings(&config, &mut |_| false)), "");
     let twice = logged(&config, || {
         warn_settings(&config);
         warn_settings(&config);
@@ -169,10 +156,7 @@ fn a_thread_can_be_a_rank() {
         set_thread_rank(5);
         logged(&config, || tracing::info!(target: INIT, "hello"))
     });
-    assert_eq!(
-        thread.join().unwrap(),
-        "node1:pid:tid [5] NCCL INFO hello\n"
-    );
+    assert_eq!(thread.join().unwrap(), "node1:pid:tid [5] NCCL INFO hello\n");
 }
 
 #[test]

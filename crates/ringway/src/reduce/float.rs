@@ -58,13 +58,7 @@ pub(crate) fn f32_to_bf16(value: f32) -> u16 {
     let bits = value.to_bits();
     let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1));
     let nan = bits | QUIET;
-    low_u16(
-        if bits & !SIGN > INFINITY {
-            nan
-        } else {
-            rounded
-        } >> 16,
-    )
+    low_u16(if bits & !SIGN > INFINITY { nan } else { rounded } >> 16)
 }
 
 /// The value of an `e4m3fn`.
@@ -122,27 +116,17 @@ fn encode<const MANTISSA: u32, const BIAS: u32>(bits: u32) -> u32 {
     let odd = (bits >> (23 - MANTISSA)) & 1;
     let half_less = (1 << (22 - MANTISSA)) - 1;
     let normal = bits.wrapping_sub(rebase).wrapping_add(half_less + odd) >> (23 - MANTISSA);
-    if bits < rebase + (1 << 23) {
-        subnormal
-    } else {
-        normal
-    }
+    if bits < rebase + (1 << 23) { subnormal } else { normal }
 }
 
 #[inline(always)]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the low bits are what is asked for"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "the low bits are what is asked for")]
 fn low_u16(bits: u32) -> u16 {
     bits as u16
 }
 
 #[inline(always)]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "the low bits are what is asked for"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "the low bits are what is asked for")]
 fn low_u8(bits: u32) -> u8 {
     bits as u8
 }
@@ -174,11 +158,7 @@ mod tests {
             return u32::try_from(below).unwrap();
         }
         let (down, up) = (wanted - values[below], values[above] - wanted);
-        let code = if down < up || (down == up && below % 2 == 0) {
-            below
-        } else {
-            above
-        };
+        let code = if down < up || (down == up && below % 2 == 0) { below } else { above };
         u32::try_from(code).unwrap()
     }
 
@@ -207,9 +187,8 @@ mod tests {
         decode: impl Fn(u32) -> f32,
         encode: impl Fn(f32) -> u32,
     ) {
-        let values: Vec<f64> = (0..=last_finite)
-            .map(|code| magnitude(code, mantissa_bits, bias))
-            .collect();
+        let values: Vec<f64> =
+            (0..=last_finite).map(|code| magnitude(code, mantissa_bits, bias)).collect();
         for (code, value) in (0..).zip(&values) {
             assert_eq!(f64::from(decode(code)), *value);
             assert_eq!(f64::from(decode(code | sign)), -*value);
@@ -225,12 +204,7 @@ mod tests {
             assert_eq!(encode(probe), expected, "{probe:e}");
             assert_eq!(encode(-probe), expected | sign, "-{probe:e}");
         }
-        for nan in [
-            f32::NAN,
-            -f32::NAN,
-            f32::from_bits(0x7f80_0001),
-            f32::from_bits(0xffff_ffff),
-        ] {
+        for nan in [f32::NAN, -f32::NAN, f32::from_bits(0x7f80_0001), f32::from_bits(0xffff_ffff)] {
             assert!(decode(encode(nan)).is_nan());
         }
     }
@@ -245,14 +219,7 @@ mod tests {
 
     #[test]
     fn f16_rounds_to_nearest() {
-        check(
-            (10, 15),
-            0x7bff,
-            0x7c00,
-            0x8000,
-            |c| f16_to_f32(wide(c)),
-            |v| f32_to_f16(v).into(),
-        );
+        check((10, 15), 0x7bff, 0x7c00, 0x8000, |c| f16_to_f32(wide(c)), |v| f32_to_f16(v).into());
     }
 
     #[test]
@@ -269,28 +236,14 @@ mod tests {
 
     #[test]
     fn e4m3_rounds_to_nearest_and_saturates() {
-        check(
-            (3, 7),
-            0x7e,
-            0x7e,
-            0x80,
-            |c| e4m3_to_f32(byte(c)),
-            |v| f32_to_e4m3(v).into(),
-        );
+        check((3, 7), 0x7e, 0x7e, 0x80, |c| e4m3_to_f32(byte(c)), |v| f32_to_e4m3(v).into());
         assert!(e4m3_to_f32(0x7f).is_nan() && e4m3_to_f32(0xff).is_nan());
         assert_eq!(f32_to_e4m3(-f32::NAN), 0xff);
     }
 
     #[test]
     fn e5m2_rounds_to_nearest_and_saturates() {
-        check(
-            (2, 15),
-            0x7b,
-            0x7b,
-            0x80,
-            |c| e5m2_to_f32(byte(c)),
-            |v| f32_to_e5m2(v).into(),
-        );
+        check((2, 15), 0x7b, 0x7b, 0x80, |c| e5m2_to_f32(byte(c)), |v| f32_to_e5m2(v).into());
         assert_eq!(e5m2_to_f32(0x7c), f32::INFINITY);
         assert_eq!(e5m2_to_f32(0xfc), f32::NEG_INFINITY);
         assert!((0x7d..=0x7f).all(|c| e5m2_to_f32(c).is_nan() && e5m2_to_f32(c | 0x80).is_nan()));
@@ -306,16 +259,8 @@ mod tests {
         }
         for bits in (0..=u32::MAX).step_by(1021) {
             let value = f32::from_bits(bits);
-            assert_eq!(
-                f32_to_f16(value),
-                half::f16::from_f32(value).to_bits(),
-                "{bits:#010x}"
-            );
-            assert_eq!(
-                f32_to_bf16(value),
-                half::bf16::from_f32(value).to_bits(),
-                "{bits:#010x}"
-            );
+            assert_eq!(f32_to_f16(value), half::f16::from_f32(value).to_bits(), "{bits:#010x}");
+            assert_eq!(f32_to_bf16(value), half::bf16::from_f32(value).to_bits(), "{bits:#010x}");
         }
     }
 }

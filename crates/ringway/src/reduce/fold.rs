@@ -1,7 +1,4 @@
-#![allow(
-    unsafe_code,
-    reason = "reads and writes memory that other processes may have mapped"
-)]
+#![allow(unsafe_code, reason = "reads and writes memory that other processes may have mapped")]
 //! The loop of every reduction: chunk by chunk, all operands of a chunk, in one pass over memory.
 //!
 //! A chunk's accumulators stay in vector registers while the operands are folded in, in their

@@ -1,7 +1,4 @@
-#![allow(
-    unsafe_code,
-    reason = "reads and writes memory that other processes may have mapped"
-)]
+#![allow(unsafe_code, reason = "reads and writes memory that other processes may have mapped")]
 //! Element types as they lie in memory: how a chunk of them is widened into accumulators and how
 //! accumulators are narrowed into a chunk.
 //!

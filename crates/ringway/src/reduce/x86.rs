@@ -1,7 +1,4 @@
-#![allow(
-    unsafe_code,
-    reason = "vector intrinsics and functions compiled for a named processor"
-)]
+#![allow(unsafe_code, reason = "vector intrinsics and functions compiled for a named processor")]
 //! The loops of [`fold`](super::fold) compiled for x86 processors newer than the build's target.
 //!
 //! Most of the gain is the compiler's, which may use wider vectors in these copies. Written by
@@ -91,10 +88,7 @@ unsafe fn halves(source: *const f16) -> __m256i {
 ///
 /// As for [`halves`].
 #[inline(always)]
-#[expect(
-    clippy::multiple_unsafe_ops_per_block,
-    reason = "one promise covers all of them"
-)]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers all of them")]
 unsafe fn halves_of_e5m2(source: *const F8E5M2) -> __m256i {
     // SAFETY: the caller's promise.
     unsafe { _mm256_slli_epi16::<8>(_mm256_cvtepu8_epi16(_mm_loadu_si128(source.cast()))) }
@@ -107,10 +101,7 @@ unsafe fn halves_of_e5m2(source: *const F8E5M2) -> __m256i {
 ///
 /// As for [`halves`].
 #[inline(always)]
-#[expect(
-    clippy::multiple_unsafe_ops_per_block,
-    reason = "one promise covers all of them"
-)]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers all of them")]
 unsafe fn halves_of_e4m3(source: *const F8E4M3) -> __m256i {
     // SAFETY: the caller's promise.
     unsafe {
@@ -163,10 +154,7 @@ macro_rules! loads {
 ///
 /// The processor has AVX2 and F16C.
 #[inline(always)]
-#[expect(
-    clippy::multiple_unsafe_ops_per_block,
-    reason = "one promise covers all of them"
-)]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers all of them")]
 unsafe fn widen_256<const FACTOR: u16>(halves: __m256i, values: &mut [f32; 16]) {
     // SAFETY: the caller's promise; `values` has room for twice 8 values.
     unsafe {
@@ -184,18 +172,12 @@ unsafe fn widen_256<const FACTOR: u16>(halves: __m256i, values: &mut [f32; 16]) 
 ///
 /// The processor has AVX-512.
 #[inline(always)]
-#[expect(
-    clippy::multiple_unsafe_ops_per_block,
-    reason = "one promise covers all of them"
-)]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers all of them")]
 unsafe fn widen_512<const FACTOR: u16>(halves: __m256i, values: &mut [f32; 16]) {
     // SAFETY: the caller's promise; `values` has room for 16 values.
     unsafe {
         let factor = _mm512_set1_ps(f32::from(FACTOR));
-        _mm512_storeu_ps(
-            values.as_mut_ptr(),
-            _mm512_mul_ps(_mm512_cvtph_ps(halves), factor),
-        );
+        _mm512_storeu_ps(values.as_mut_ptr(), _mm512_mul_ps(_mm512_cvtph_ps(halves), factor));
     }
 }
 
@@ -220,9 +202,7 @@ impl Path for Avx2 {
     unsafe fn store_bf16<const N: usize>(values: &[f32; N], target: *mut bf16) {
         const { assert!(N.is_multiple_of(16)) };
         for (i, sixteen) in values.as_chunks::<16>().0.iter().enumerate() {
-            let ([low, high], []) = sixteen.as_chunks::<8>() else {
-                unreachable!()
-            };
+            let ([low, high], []) = sixteen.as_chunks::<8>() else { unreachable!() };
             // SAFETY: the caller promises AVX2.
             let low = unsafe { round_bf16(low) };
             // SAFETY: the caller promises AVX2.
@@ -244,10 +224,7 @@ impl Path for Avx2 {
 ///
 /// The processor has AVX2.
 #[inline(always)]
-#[expect(
-    clippy::multiple_unsafe_ops_per_block,
-    reason = "one promise covers all of them"
-)]
+#[expect(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers all of them")]
 unsafe fn round_bf16(values: &[f32; 8]) -> __m256i {
     // SAFETY: the caller promises AVX2; `values` has 8 values.
     unsafe {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use rustix::event::PollFlags;
 
-pub(crate) use attach::{Attached, Meeting, Refused, attach_all, open_door};
+pub(crate) use attach::{Attached, Meeting, attach_all, open_door};
 pub(crate) use bell::Bell;
 pub(crate) use segment::{GENERATIONS, Layout, Segment};
 

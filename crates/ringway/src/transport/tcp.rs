@@ -44,11 +44,8 @@ impl TcpLink {
         description: LinkDescription,
     ) -> std::io::Result<Self> {
         let connections = streams.into_iter().map(Connection::new).collect::<Result<_, _>>()?;
-        let blank = || Current {
-            beginning: None,
-            raised: Box::new([0; FLAGS_MAX]),
-            announced: false,
-        };
+        let blank =
+            || Current { beginning: None, raised: Box::new([0; FLAGS_MAX]), announced: false };
         Ok(Self { peer, connections, contexts: [blank(), blank(), blank()], description })
     }
 
@@ -73,12 +70,27 @@ impl TcpLink {
     fn receive(&mut self, index: usize) -> Result<bool, Trouble> {
         let Self { connections, contexts, peer, .. } = self;
         let peer = *peer;
-        connections[index]
-            .receive(|header| admit(contexts, header), |header| land(contexts, header))
-            .map_err(|failure| match failure {
-                connection::Failure::Mismatch => Trouble::Mismatch { peer },
-                connection::Failure::Broken(cause) => Trouble::Broken { peer, cause },
-            })
+        connections[index].receive(&mut Operations(contexts)).map_err(|failure| match failure {
+            connection::Failure::Mismatch => Trouble::Mismatch { peer },
+            connection::Failure::Broken(cause) => Trouble::Broken { peer, cause },
+        })
+    }
+}
+
+/// The operations of a link, as its connections see them.
+struct Operations<'a>(&'a mut [Current; 3]);
+
+impl connection::Receiver for Operations<'_> {
+    fn admit(&self, header: &Header) -> Result<connection::Admission, connection::Failure> {
+        admit(self.0, header)
+    }
+
+    /// A frame is complete: its signal counts.
+    fn land(&mut self, header: &Header) {
+        if let Some(flag) = header.flag {
+            let raised = &mut self.0[header.context.at_peer() as usize].raised[usize::from(flag)];
+            *raised = raised.saturating_add(1);
+        }
     }
 }
 
@@ -121,14 +133,6 @@ fn admit(
                 header.bytes, header.target.offset, header.target.region
             ))
         })
-}
-
-/// A frame is complete: its signal counts.
-fn land(contexts: &mut [Current; 3], header: &Header) {
-    if let Some(flag) = header.flag {
-        let raised = &mut contexts[header.context.at_peer() as usize].raised[usize::from(flag)];
-        *raised = raised.saturating_add(1);
-    }
 }
 
 impl Link for TcpLink {
@@ -178,7 +182,11 @@ impl Link for TcpLink {
         }
         let index = self.connection(lane);
         self.receive(index)?;
-        Ok(self.contexts[context as usize].raised[usize::from(flag)] >= count)
+        let reached = self.contexts[context as usize].raised[usize::from(flag)] >= count;
+        match self.connections[index].ended() {
+            Some(cause) if !reached => Err(self.broken(cause)),
+            _ => Ok(reached),
+        }
     }
 
     fn may_touch(&mut self, _sequence: u64) -> bool {
@@ -189,7 +197,9 @@ impl Link for TcpLink {
         let mut moved = false;
         for index in 0..self.connections.len() {
             moved |= self.receive(index)?;
-            moved |= self.connections[index].flush().map_err(|e| self.broken(e))?;
+            if self.connections[index].ended().is_none() {
+                moved |= self.connections[index].flush().map_err(|e| self.broken(e))?;
+            }
         }
         Ok(moved)
     }
@@ -197,7 +207,8 @@ impl Link for TcpLink {
     fn compare(&mut self, context: Context, tag: OperationTag) -> Result<(), Trouble> {
         let current = &mut self.contexts[context as usize];
         let entered = current.beginning.as_ref().is_some_and(|beginning| beginning.tag == tag);
-        if !std::mem::replace(&mut current.announced, true) {
+        if !std::mem::replace(&mut current.announced, true) && self.connections[0].ended().is_none()
+        {
             let mut header = self.header(Kind::Announce, context, None);
             header.tag = tag;
             self.connections[0].queue(&header).map_err(|e| self.broken(e))?;
@@ -207,11 +218,12 @@ impl Link for TcpLink {
         }
         // This rank's plan expects nothing of the peer: only look.
         for connection in &mut self.connections {
-            if let Some(header) = connection.peek().map_err(|e| {
-                Trouble::Broken { peer: self.peer, cause: e.to_string() }
-            })? {
-                let same = header.context.at_peer() == context
-                    && header.tag.sequence == tag.sequence;
+            if let Some(header) = connection
+                .peek()
+                .map_err(|e| Trouble::Broken { peer: self.peer, cause: e.to_string() })?
+            {
+                let same =
+                    header.context.at_peer() == context && header.tag.sequence == tag.sequence;
                 if same && header.tag.tag != tag.tag {
                     return Err(Trouble::Mismatch { peer: self.peer });
                 }

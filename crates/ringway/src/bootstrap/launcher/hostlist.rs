@@ -40,10 +40,7 @@ mod tests {
             ("a[01-04],b", Some("a01")),
             ("gpu[3,7-9]", Some("gpu3")),
             ("rack[2-3]-n[01-16]", Some("rack2-n01")),
-            (
-                "dgx-h100-[008-015].cluster.local,x",
-                Some("dgx-h100-008.cluster.local"),
-            ),
+            ("dgx-h100-[008-015].cluster.local,x", Some("dgx-h100-008.cluster.local")),
             ("", None),
             ("a[", None),
             ("a[]", None),

@@ -58,10 +58,7 @@ struct Reader<'a> {
 impl<'a> Reader<'a> {
     /// A variable's value; an empty one is unset.
     fn text(&self, name: &str) -> Option<&'a str> {
-        self.environment
-            .get(name)
-            .map(|value| value.trim())
-            .filter(|value| !value.is_empty())
+        self.environment.get(name).map(|value| value.trim()).filter(|value| !value.is_empty())
     }
 
     fn first(&self, names: &[&str]) -> Option<&'a str> {
@@ -73,9 +70,7 @@ impl<'a> Reader<'a> {
             return Ok(None);
         };
         text.parse().map(Some).map_err(|_| {
-            Error::argument(format!(
-                "{name}={text}: expected a whole number that is not negative"
-            ))
+            Error::argument(format!("{name}={text}: expected a whole number that is not negative"))
         })
     }
 
@@ -90,11 +85,7 @@ impl<'a> Reader<'a> {
             (Some(rank), Some(size)) => Ok((rank, size)),
             (None, None) => Err(Recognised::No),
             (have, _) => {
-                let (set, unset) = if have.is_some() {
-                    (rank, size)
-                } else {
-                    (size, rank)
-                };
+                let (set, unset) = if have.is_some() { (rank, size) } else { (size, rank) };
                 Err(Recognised::Half(Error::usage(format!(
                     "{set}={} is set but {unset} is not; {launcher} sets both",
                     self.text(set).unwrap_or_default()
@@ -108,9 +99,7 @@ impl<'a> Reader<'a> {
 fn finish(e: &Reader<'_>, found: Found) -> Result<Placement> {
     let ((rank_name, rank), (size_name, size)) = (found.rank, found.size);
     if size == 0 {
-        return Err(Error::argument(format!(
-            "{size_name}=0: a job has at least one rank"
-        )));
+        return Err(Error::argument(format!("{size_name}=0: a job has at least one rank")));
     }
     if rank >= size {
         return Err(Error::argument(format!(
@@ -128,10 +117,9 @@ fn finish(e: &Reader<'_>, found: Found) -> Result<Placement> {
         }
         _ if size == 1 => RootHint::Alone,
         (None, Root::Pmi(fd)) => RootHint::Pmi { fd },
-        (None, Root::Hosts(hosts)) => RootHint::Candidates {
-            hosts,
-            ports: candidate_ports(&found.identity),
-        },
+        (None, Root::Hosts(hosts)) => {
+            RootHint::Candidates { hosts, ports: candidate_ports(&found.identity) }
+        }
         (None, Root::Unknown(why)) => {
             return Err(Error::usage(format!(
                 "{why}; set RINGWAY_ROOT=host:port (a free port on rank 0's host) for all ranks"
@@ -167,9 +155,7 @@ fn ringway(e: &Reader<'_>) -> Result<Recognised> {
         Err(Recognised::Half(error)) => return Err(error),
         Err(other) => return Ok(other),
     };
-    let root = e
-        .first(&["RINGWAY_ROOT", "NCCL_COMM_ID"])
-        .unwrap_or("nowhere");
+    let root = e.first(&["RINGWAY_ROOT", "NCCL_COMM_ID"]).unwrap_or("nowhere");
     Ok(Recognised::Yes(Box::new(Found {
         launcher: Launcher::Ringway,
         rank: ("RINGWAY_RANK", rank),
@@ -190,16 +176,9 @@ fn torchrun(e: &Reader<'_>) -> Result<Recognised> {
     let identity = identity(
         "torchrun",
         e,
-        &[
-            "TORCHELASTIC_RUN_ID",
-            "TORCHELASTIC_RESTART_COUNT",
-            "MASTER_ADDR",
-            "MASTER_PORT",
-        ],
+        &["TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT"],
     );
-    let hosts = e
-        .text("MASTER_ADDR")
-        .map(|host| host.trim_matches(['[', ']']).to_owned());
+    let hosts = e.text("MASTER_ADDR").map(|host| host.trim_matches(['[', ']']).to_owned());
     Ok(Recognised::Yes(Box::new(Found {
         launcher: Launcher::Torchrun,
         rank: ("RANK", rank),
@@ -223,18 +202,12 @@ fn open_mpi(e: &Reader<'_>) -> Result<Recognised> {
     };
     let local_size = e.number("OMPI_COMM_WORLD_LOCAL_SIZE")?;
     let mut hosts = Vec::new();
-    let uris = [
-        "OMPI_MCA_orte_hnp_uri",
-        "PRTE_MCA_prte_hnp_uri",
-        "PMIX_SERVER_URI41",
-    ];
+    let uris = ["OMPI_MCA_orte_hnp_uri", "PRTE_MCA_prte_hnp_uri", "PMIX_SERVER_URI41"];
     for uri in uris.iter().filter_map(|name| e.text(name)).take(1) {
         hosts.extend(uri_hosts(uri));
     }
     // Open MPI 5: the namespace is prterun-HOST-PID@N.
-    let namespace = e
-        .text("PMIX_NAMESPACE")
-        .and_then(|text| text.strip_prefix("prterun-"));
+    let namespace = e.text("PMIX_NAMESPACE").and_then(|text| text.strip_prefix("prterun-"));
     if let Some((host, _)) = namespace.and_then(|text| text.rsplit_once('-')) {
         hosts.push(host.to_owned());
     }
@@ -271,19 +244,14 @@ fn mpich(e: &Reader<'_>) -> Result<Recognised> {
         local_rank: e.number("MPI_LOCALRANKID")?,
         local_size: e.number("MPI_LOCALNRANKS")?,
         identity: identity("mpich", e, &["RINGWAY_ROOT", "NCCL_COMM_ID", "PMI_PORT"]),
-        root: fd.map_or(
-            Root::Unknown("PMI_RANK and PMI_SIZE are set but PMI_FD is not"),
-            Root::Pmi,
-        ),
+        root: fd
+            .map_or(Root::Unknown("PMI_RANK and PMI_SIZE are set but PMI_FD is not"), Root::Pmi),
     })))
 }
 
 fn slurm(e: &Reader<'_>) -> Result<Recognised> {
     let sizes = ["SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"];
-    let size_name = sizes
-        .into_iter()
-        .find(|name| e.text(name).is_some())
-        .unwrap_or("SLURM_NTASKS");
+    let size_name = sizes.into_iter().find(|name| e.text(name).is_some()).unwrap_or("SLURM_NTASKS");
     // A shell inside an allocation knows the number of tasks but is none of them.
     if e.text("SLURM_PROCID").is_none() {
         return Ok(Recognised::No);
@@ -292,19 +260,10 @@ fn slurm(e: &Reader<'_>) -> Result<Recognised> {
         Ok(pair) => pair,
         Err(other) => return Ok(other),
     };
-    let nodes = [
-        "SLURM_STEP_NODELIST",
-        "SLURM_JOB_NODELIST",
-        "SLURM_NODELIST",
-    ];
-    let host = match nodes
-        .into_iter()
-        .find_map(|name| Some((name, e.text(name)?)))
-    {
+    let nodes = ["SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"];
+    let host = match nodes.into_iter().find_map(|name| Some((name, e.text(name)?))) {
         Some((name, list)) => Some(first_host(list).ok_or_else(|| {
-            Error::argument(format!(
-                "{name}={list}: expected a list such as node[01-04],login"
-            ))
+            Error::argument(format!("{name}={list}: expected a list such as node[01-04],login"))
         })?),
         None => None,
     };
@@ -317,12 +276,7 @@ fn slurm(e: &Reader<'_>) -> Result<Recognised> {
         identity: identity(
             "slurm",
             e,
-            &[
-                "SLURM_CLUSTER_NAME",
-                "SLURM_JOB_ID",
-                "SLURM_STEP_ID",
-                "SLURM_RESTART_COUNT",
-            ],
+            &["SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"],
         ),
         root: root_hosts(
             host.into_iter().collect(),
@@ -342,17 +296,11 @@ fn root_hosts(mut hosts: Vec<String>, all_local: bool, why: &'static str) -> Roo
         seen.push(host.clone());
         fresh
     });
-    if hosts.is_empty() {
-        Root::Unknown(why)
-    } else {
-        Root::Hosts(hosts)
-    }
+    if hosts.is_empty() { Root::Unknown(why) } else { Root::Hosts(hosts) }
 }
 
 fn identity(launcher: &str, e: &Reader<'_>, names: &[&str]) -> String {
-    let words = names
-        .iter()
-        .map(|name| format!(" {name}={}", e.text(name).unwrap_or("")));
+    let words = names.iter().map(|name| format!(" {name}={}", e.text(name).unwrap_or("")));
     std::iter::once(launcher.to_owned()).chain(words).collect()
 }
 
@@ -368,9 +316,7 @@ pub fn uri_hosts(uri: &str) -> Vec<String> {
             continue;
         };
         if scheme.starts_with("tcp") {
-            let words = addresses
-                .split(',')
-                .map(|word| word.trim_matches(['[', ']']));
+            let words = addresses.split(',').map(|word| word.trim_matches(['[', ']']));
             hosts.extend(words.filter(|word| !word.is_empty()).map(str::to_owned));
         }
     }

@@ -14,9 +14,7 @@ fn place(text: &str) -> Placement {
 }
 
 fn refusal(text: &str) -> String {
-    Placement::from_environment(&environment(text))
-        .unwrap_err()
-        .to_string()
+    Placement::from_environment(&environment(text)).unwrap_err().to_string()
 }
 
 fn hosts(place: &Placement) -> Vec<String> {
@@ -56,17 +54,8 @@ fn ringway_run() {
     assert_eq!((place.rank, place.size), (1, 4));
     assert_eq!((place.local_rank, place.local_size), (Some(1), Some(4)));
     assert_eq!(place.launcher, Launcher::Ringway);
-    assert_eq!(
-        place.root,
-        RootHint::At {
-            host: "127.0.0.1".into(),
-            port: 29400
-        }
-    );
-    assert!(
-        !format!("{place:?}").contains("0123456789abcdef"),
-        "a secret is not printed"
-    );
+    assert_eq!(place.root, RootHint::At { host: "127.0.0.1".into(), port: 29400 });
+    assert!(!format!("{place:?}").contains("0123456789abcdef"), "a secret is not printed");
 }
 
 #[test]
@@ -76,10 +65,7 @@ fn torchrun_env() {
     assert_eq!(first.launcher, Launcher::Torchrun);
     assert_eq!(hosts(&first), ["node-a"]);
     let again = place(&TORCHRUN.replace("RESTART_COUNT=0", "RESTART_COUNT=1"));
-    assert_ne!(
-        first.identity, again.identity,
-        "a restart does not meet its predecessor"
-    );
+    assert_ne!(first.identity, again.identity, "a restart does not meet its predecessor");
     let local = place(&TORCHRUN.replace("LOCAL_WORLD_SIZE=8", "LOCAL_WORLD_SIZE=16"));
     assert_eq!(hosts(&local), ["127.0.0.1", "node-a"]);
 }
@@ -107,43 +93,24 @@ fn slurm_env() {
     let place = place(SLURM);
     assert_eq!((place.rank, place.size, place.local_rank), (3, 8, Some(1)));
     assert_eq!(hosts(&place), ["gpu08"]);
-    assert!(
-        refusal("SLURM_NTASKS=4 SLURM_JOB_ID=1").contains("no launcher"),
-        "salloc's shell"
-    );
+    assert!(refusal("SLURM_NTASKS=4 SLURM_JOB_ID=1").contains("no launcher"), "salloc's shell");
 }
 
 #[test]
 fn the_innermost_wins() {
     let nested = format!("{SLURM} {OPEN_MPI_4} {TORCHRUN} {MPICH}");
     assert_eq!(place(&nested).launcher, Launcher::Torchrun);
-    assert_eq!(
-        place(&format!("{nested} {RINGWAY}")).launcher,
-        Launcher::Ringway
-    );
+    assert_eq!(place(&format!("{nested} {RINGWAY}")).launcher, Launcher::Ringway);
     assert_eq!(place(&format!("{SLURM} {MPICH}")).launcher, Launcher::Mpich);
-    assert_eq!(
-        place(&format!("{SLURM} RANK=3")).launcher,
-        Launcher::Slurm,
-        "half a torchrun"
-    );
+    assert_eq!(place(&format!("{SLURM} RANK=3")).launcher, Launcher::Slurm, "half a torchrun");
 }
 
 #[test]
 fn a_named_root_serves_every_launcher() {
-    let expected = RootHint::At {
-        host: "fd00::7".into(),
-        port: 4000,
-    };
+    let expected = RootHint::At { host: "fd00::7".into(), port: 4000 };
     for launcher in [TORCHRUN, OPEN_MPI_4, MPICH, SLURM] {
-        assert_eq!(
-            place(&format!("{launcher} NCCL_COMM_ID=[fd00::7]:4000")).root,
-            expected
-        );
-        assert_eq!(
-            place(&format!("{launcher} RINGWAY_ROOT=[fd00::7]:4000")).root,
-            expected
-        );
+        assert_eq!(place(&format!("{launcher} NCCL_COMM_ID=[fd00::7]:4000")).root, expected);
+        assert_eq!(place(&format!("{launcher} RINGWAY_ROOT=[fd00::7]:4000")).root, expected);
     }
 }
 
@@ -151,44 +118,23 @@ fn a_named_root_serves_every_launcher() {
 fn mistakes_name_the_variable_and_the_fix() {
     let table = [
         ("", "ringway run -n 4 -- prog"),
-        (
-            "RINGWAY_RANK=1",
-            "RINGWAY_RANK=1 is set but RINGWAY_SIZE is not",
-        ),
+        ("RINGWAY_RANK=1", "RINGWAY_RANK=1 is set but RINGWAY_SIZE is not"),
         ("RINGWAY_RANK=1 RINGWAY_SIZE=2", "RINGWAY_ROOT is not"),
-        (
-            "RINGWAY_RANK=4 RINGWAY_SIZE=4 RINGWAY_ROOT=a:1",
-            "ranks run from 0 to 3",
-        ),
+        ("RINGWAY_RANK=4 RINGWAY_SIZE=4 RINGWAY_ROOT=a:1", "ranks run from 0 to 3"),
         ("RINGWAY_RANK=0 RINGWAY_SIZE=0", "RINGWAY_SIZE=0"),
         ("RINGWAY_RANK=-1 RINGWAY_SIZE=2", "RINGWAY_RANK=-1"),
-        (
-            "RINGWAY_RANK=x RINGWAY_SIZE=2",
-            "RINGWAY_RANK=x: expected a whole number",
-        ),
+        ("RINGWAY_RANK=x RINGWAY_SIZE=2", "RINGWAY_RANK=x: expected a whole number"),
         (
             "RINGWAY_RANK=0 RINGWAY_SIZE=2 RINGWAY_ROOT=host",
             "RINGWAY_ROOT=host: expected host:port",
         ),
-        (
-            "RINGWAY_RANK=0 RINGWAY_SIZE=2 RINGWAY_ROOT=::1:5",
-            "expected host:port",
-        ),
+        ("RINGWAY_RANK=0 RINGWAY_SIZE=2 RINGWAY_ROOT=::1:5", "expected host:port"),
         ("RANK=0", "RANK=0 is set but WORLD_SIZE is not"),
         ("RANK=0 WORLD_SIZE=2", "MASTER_ADDR is not"),
-        (
-            "RANK=2 WORLD_SIZE=2 MASTER_ADDR=a",
-            "RANK=2 but WORLD_SIZE=2",
-        ),
+        ("RANK=2 WORLD_SIZE=2 MASTER_ADDR=a", "RANK=2 but WORLD_SIZE=2"),
         ("PMI_RANK=0 PMI_SIZE=2", "PMI_FD is not"),
-        (
-            "SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_JOB_NODELIST=a[",
-            "SLURM_JOB_NODELIST=a[",
-        ),
-        (
-            "RINGWAY_RANK=0 RINGWAY_SIZE=1 RINGWAY_SECRET=a RINGWAY_SECRET_FILE=b",
-            "keep one",
-        ),
+        ("SLURM_PROCID=0 SLURM_NTASKS=2 SLURM_JOB_NODELIST=a[", "SLURM_JOB_NODELIST=a["),
+        ("RINGWAY_RANK=0 RINGWAY_SIZE=1 RINGWAY_SECRET=a RINGWAY_SECRET_FILE=b", "keep one"),
     ];
     for (environment, expected) in table {
         let text = refusal(environment);
@@ -215,12 +161,8 @@ fn candidate_ports_are_many_and_stable() {
 
 #[test]
 fn keys_depend_on_secret_and_job() {
-    let key = |secret: &str, root: &str| {
-        Placement::explicit(0, 2, root, secret)
-            .unwrap()
-            .key()
-            .unwrap()
-    };
+    let key =
+        |secret: &str, root: &str| Placement::explicit(0, 2, root, secret).unwrap().key().unwrap();
     assert_eq!(key("s", "a:1"), key("s", "a:1"));
     assert_ne!(key("s", "a:1"), key("t", "a:1"));
     assert_ne!(key("s", "a:1"), key("s", "a:2"));

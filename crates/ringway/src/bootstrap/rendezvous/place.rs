@@ -33,24 +33,14 @@ pub(crate) fn resolve(hint: &RootHint) -> Result<Vec<Target>> {
     if found.is_empty() {
         return Err(Error::new(
             ErrorKind::System,
-            format!(
-                "cannot resolve the root's host name: {}",
-                failures.join("; ")
-            ),
+            format!("cannot resolve the root's host name: {}", failures.join("; ")),
         ));
     }
     let mut targets = Vec::new();
     for port in ports {
         for (host, ip) in &found {
-            let label = if *host == ip.to_string() {
-                String::new()
-            } else {
-                host.clone()
-            };
-            targets.push(Target {
-                label,
-                address: SocketAddr::new(*ip, port),
-            });
+            let label = if *host == ip.to_string() { String::new() } else { host.clone() };
+            targets.push(Target { label, address: SocketAddr::new(*ip, port) });
         }
     }
     Ok(targets)
@@ -103,9 +93,5 @@ pub(crate) fn bind_root(hint: &RootHint, deadline: Instant) -> Result<(TcpListen
 fn near_loopback() -> IpAddr {
     let v4 = os::interface_addresses()
         .is_ok_and(|all| all.iter().any(|one| one.address == Ipv4Addr::LOCALHOST));
-    if v4 {
-        Ipv4Addr::LOCALHOST.into()
-    } else {
-        Ipv6Addr::LOCALHOST.into()
-    }
+    if v4 { Ipv4Addr::LOCALHOST.into() } else { Ipv6Addr::LOCALHOST.into() }
 }

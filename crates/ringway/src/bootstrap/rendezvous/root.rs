@@ -48,12 +48,8 @@ pub(crate) struct RootOptions {
 /// Starts the root's thread.
 pub(crate) fn spawn(listener: TcpListener, options: RootOptions) -> Result<JoinHandle<()>> {
     let rejections = Arc::new(Rejections::default());
-    let gate = Gate::new(
-        listener,
-        options.key.clone(),
-        (options.knock, ROOT),
-        Arc::clone(&rejections),
-    )?;
+    let gate =
+        Gate::new(listener, options.key.clone(), (options.knock, ROOT), Arc::clone(&rejections))?;
     let root = Root {
         deadline: Instant::now() + options.lifetime.min(TIMEOUT_MAX),
         options,
@@ -138,8 +134,7 @@ impl Root {
     }
 
     fn complete(&self) -> bool {
-        self.size
-            .is_some_and(|size| self.members.len() == size as usize)
+        self.size.is_some_and(|size| self.members.len() == size as usize)
     }
 
     /// Lets in who has proved the key.
@@ -153,12 +148,7 @@ impl Root {
             if one.hello.purpose == Purpose::Join {
                 let stream = exchange::framed(one.stream, one.session_key, Side::Acceptor)?;
                 let (tag, from) = (one.hello.tag, one.hello.from);
-                self.guests.push(Guest {
-                    tag,
-                    from,
-                    stream,
-                    since: Instant::now(),
-                });
+                self.guests.push(Guest { tag, from, stream, since: Instant::now() });
             }
         }
         Ok(())
@@ -226,15 +216,7 @@ impl Root {
             .with_culprits(vec![first, second]));
         }
         let Guest { stream, .. } = self.guests.swap_remove(at);
-        self.members.insert(
-            info.rank,
-            Member {
-                info,
-                tag,
-                stream,
-                connected: false,
-            },
-        );
+        self.members.insert(info.rank, Member { info, tag, stream, connected: false });
         Ok(())
     }
 
@@ -284,10 +266,7 @@ impl Root {
             let peers = Overlay::of(rank, size).peers();
             let peers = peers.iter().filter_map(|peer| self.members.get(peer));
             let peers = peers.map(|member| member.info.clone()).collect();
-            answers.push(encode(&Welcome {
-                communicator: self.options.communicator,
-                peers,
-            }));
+            answers.push(encode(&Welcome { communicator: self.options.communicator, peers }));
         }
         for (member, answer) in self.members.values_mut().zip(&answers) {
             // A failure shows when the member is heard next.
@@ -329,9 +308,7 @@ impl Root {
             guest.stream.register(&mut fds);
             until = until.min(guest.since + JOIN_PATIENCE);
         }
-        self.members
-            .values()
-            .for_each(|member| member.stream.register(&mut fds));
+        self.members.values().for_each(|member| member.stream.register(&mut fds));
         socket::wait(&mut fds, until).map_err(|error| Error::system("wait for ranks", error))?;
         Ok(())
     }
@@ -342,15 +319,11 @@ impl Root {
         let Some(size) = self.size else {
             return Error::new(
                 ErrorKind::Timeout,
-                format!(
-                    "no rank ever came to the rendezvous at {asked}; {}",
-                    self.rejections
-                ),
+                format!("no rank ever came to the rendezvous at {asked}; {}", self.rejections),
             );
         };
-        let missing: Vec<Rank> = (0..size)
-            .filter(|rank| !self.members.contains_key(rank))
-            .collect();
+        let missing: Vec<Rank> =
+            (0..size).filter(|rank| !self.members.contains_key(rank)).collect();
         let seconds = self.timeout.unwrap_or_default().as_secs_f64();
         let mut text = format!(
             "rendezvous of {size} ranks timed out after {seconds:.1} s: {} never came (asked at \
@@ -387,9 +360,7 @@ impl Root {
     }
 
     fn tell(&mut self, body: &[u8]) {
-        let members = std::mem::take(&mut self.members)
-            .into_values()
-            .map(|member| member.stream);
+        let members = std::mem::take(&mut self.members).into_values().map(|member| member.stream);
         let guests = self.guests.drain(..).map(|guest| guest.stream);
         let mut streams: Vec<ControlStream> = members.chain(guests).collect();
         self.gone += streams.len();

@@ -22,11 +22,7 @@ struct PlainLink<S> {
 impl<S: Read + Write + AsFd + Send> PlainLink<S> {
     fn new(stream: S) -> Self {
         rustix::io::ioctl_fionbio(&stream, true).unwrap();
-        Self {
-            stream,
-            input: Vec::new(),
-            output: Vec::new(),
-        }
+        Self { stream, input: Vec::new(), output: Vec::new() }
     }
 }
 
@@ -39,8 +35,7 @@ impl<S: Read + Write + AsFd + Send> ControlLink for PlainLink<S> {
         if !self.flush()? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        self.output
-            .extend(u32::try_from(frame.len()).unwrap().to_le_bytes());
+        self.output.extend(u32::try_from(frame.len()).unwrap().to_le_bytes());
         self.output.extend(frame);
         self.flush().map(|_| ())
     }
@@ -84,11 +79,7 @@ struct Node {
 }
 
 fn setup(rank: Rank, n: u32) -> ControlSetup {
-    let identity = |rank| RankIdentity {
-        rank,
-        host: "here".into(),
-        pid: 100 + rank,
-    };
+    let identity = |rank| RankIdentity { rank, host: "here".into(), pid: 100 + rank };
     ControlSetup {
         rank,
         identities: (0..n).map(identity).collect(),
@@ -103,20 +94,14 @@ type Pair = (Box<dyn ControlLink>, Box<dyn ControlLink>);
 
 fn unix_pair() -> Pair {
     let (one, other) = UnixStream::pair().unwrap();
-    (
-        Box::new(PlainLink::new(one)),
-        Box::new(PlainLink::new(other)),
-    )
+    (Box::new(PlainLink::new(one)), Box::new(PlainLink::new(other)))
 }
 
 fn tcp_pair() -> Pair {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let one = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (other, _) = listener.accept().unwrap();
-    (
-        Box::new(PlainLink::new(one)),
-        Box::new(PlainLink::new(other)),
-    )
+    (Box::new(PlainLink::new(one)), Box::new(PlainLink::new(other)))
 }
 
 /// `n` ranks, connected as a communicator's are.
@@ -132,14 +117,8 @@ fn world(n: u32, pair: fn() -> Pair) -> Vec<Node> {
     let start = |mut setup: ControlSetup| {
         let (journal, wakes) = (Arc::clone(&setup.journal), Arc::new(AtomicU32::new(0)));
         let counter = Arc::clone(&wakes);
-        setup
-            .wake
-            .push(Box::new(move || _ = counter.fetch_add(1, Ordering::SeqCst)));
-        Node {
-            control: Control::start(setup).unwrap(),
-            journal,
-            wakes,
-        }
+        setup.wake.push(Box::new(move || _ = counter.fetch_add(1, Ordering::SeqCst)));
+        Node { control: Control::start(setup).unwrap(), journal, wakes }
     };
     setups.into_iter().map(start).collect()
 }
@@ -163,24 +142,15 @@ fn a_death_is_seen_by_all_within_100_ms() {
     // agreement must hold in each.
     for _ in 0..5 {
         let mut nodes = world(8, unix_pair);
-        nodes
-            .iter()
-            .for_each(|node| node.journal.begin(&all_reduce(0, 1024)));
+        nodes.iter().for_each(|node| node.journal.begin(&all_reduce(0, 1024)));
         nodes.remove(5).control.kill();
         let took = until("every survivor has the verdict", || {
             nodes.iter().all(|node| node.control.verdict().is_some())
         });
-        let errors: Vec<_> = nodes
-            .iter()
-            .map(|node| node.control.wait_verdict(LIMIT))
-            .collect();
+        let errors: Vec<_> = nodes.iter().map(|node| node.control.wait_verdict(LIMIT)).collect();
         assert!(errors.iter().all(|e| *e == errors[0]), "{errors:#?}");
         assert_eq!(errors[0].kind(), ErrorKind::Remote);
-        assert!(
-            errors[0]
-                .to_string()
-                .starts_with("rank 5 (host here, pid 105) died")
-        );
+        assert!(errors[0].to_string().starts_with("rank 5 (host here, pid 105) died"));
         for node in &nodes {
             assert!(node.control.health().is_raised());
             assert!(node.wakes.load(Ordering::SeqCst) >= 1);
@@ -200,22 +170,10 @@ fn goodbyes_are_silent() {
             nodes.iter().all(|node| node.control.health().is_gone(4))
         });
         // The rest leave all at once, each from its own thread.
-        let healths: Vec<_> = nodes
-            .iter()
-            .map(|n| Arc::clone(n.control.health()))
-            .collect();
-        let leaving = nodes
-            .into_iter()
-            .map(|n| std::thread::spawn(move || n.control.shutdown()));
-        leaving
-            .collect::<Vec<_>>()
-            .into_iter()
-            .for_each(|thread| thread.join().unwrap());
-        assert!(
-            healths
-                .iter()
-                .all(|health| !health.is_raised() && health.verdict().is_none())
-        );
+        let healths: Vec<_> = nodes.iter().map(|n| Arc::clone(n.control.health())).collect();
+        let leaving = nodes.into_iter().map(|n| std::thread::spawn(move || n.control.shutdown()));
+        leaving.collect::<Vec<_>>().into_iter().for_each(|thread| thread.join().unwrap());
+        assert!(healths.iter().all(|health| !health.is_raised() && health.verdict().is_none()));
     }
 }
 
@@ -223,24 +181,13 @@ fn goodbyes_are_silent() {
 fn reports_reach_all_and_journals_are_read() {
     let nodes = world(5, tcp_pair);
     for (rank, node) in nodes.iter().enumerate() {
-        node.journal
-            .begin(&all_reduce(0, if rank == 2 { 9 } else { 8 }));
+        node.journal.begin(&all_reduce(0, if rank == 2 { 9 } else { 8 }));
     }
-    nodes[1].control.report(Report::Mismatch {
-        sequence: 0,
-        with: 2,
-    });
-    let errors: Vec<_> = nodes
-        .iter()
-        .map(|node| node.control.wait_verdict(LIMIT))
-        .collect();
+    nodes[1].control.report(Report::Mismatch { sequence: 0, with: 2 });
+    let errors: Vec<_> = nodes.iter().map(|node| node.control.wait_verdict(LIMIT)).collect();
     assert!(errors.iter().all(|e| *e == errors[0]), "{errors:#?}");
     assert_eq!(errors[0].culprits()[0].rank, 2);
-    assert!(
-        errors[0].to_string().contains("count 9 instead of 8"),
-        "{}",
-        errors[0]
-    );
+    assert!(errors[0].to_string().contains("count 9 instead of 8"), "{}", errors[0]);
 }
 
 #[test]
@@ -254,12 +201,7 @@ fn a_panicking_owner_says_so() {
     assert!(owner.join().is_err());
     for node in &nodes {
         let error = node.control.wait_verdict(LIMIT);
-        assert!(
-            error
-                .to_string()
-                .starts_with("rank 1 (host here, pid 101) panicked"),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with("rank 1 (host here, pid 101) panicked"), "{error}");
     }
 }
 
@@ -269,10 +211,7 @@ fn a_lone_rank_decides_for_itself() {
     assert!(!nodes[0].control.health().is_raised());
     let fallback = nodes[0].control.wait_verdict(Duration::from_millis(1));
     assert!(fallback.to_string().contains("did not agree"), "{fallback}");
-    nodes[0].control.report(Report::Aborted {
-        rank: 0,
-        reason: "enough".into(),
-    });
+    nodes[0].control.report(Report::Aborted { rank: 0, reason: "enough".into() });
     let error = nodes[0].control.wait_verdict(LIMIT);
     assert!(error.to_string().ends_with("enough"), "{error}");
 }
@@ -285,10 +224,7 @@ fn garbage_breaks_the_link_and_not_the_thread() {
     let control = Control::start(setup).unwrap();
     stranger.write_all(b"\x03\0\0\0{]}").unwrap();
     let error = control.wait_verdict(LIMIT);
-    assert!(
-        error.to_string().contains("not a control message"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("not a control message"), "{error}");
     control.shutdown();
 }
 
@@ -300,14 +236,8 @@ fn a_neighbour_that_does_not_read_blocks_nobody() {
     let control = Control::start(setup).unwrap();
     for peer in 0..400 {
         let cause = "x".repeat(500);
-        control.report(Report::LinkBroken {
-            peer: peer % 2,
-            cause,
-        });
-        control.report(Report::Mismatch {
-            sequence: u64::from(peer),
-            with: 1,
-        });
+        control.report(Report::LinkBroken { peer: peer % 2, cause });
+        control.report(Report::Mismatch { sequence: u64::from(peer), with: 1 });
     }
     assert_eq!(control.wait_verdict(LIMIT).kind(), ErrorKind::InvalidUsage);
     let start = Instant::now();
@@ -346,10 +276,7 @@ fn acceptors_are_served() {
     std::thread::spawn(move || {
         for _ in 0..3 {
             let mut text = String::new();
-            UnixStream::connect_addr(&address)
-                .unwrap()
-                .read_to_string(&mut text)
-                .unwrap();
+            UnixStream::connect_addr(&address).unwrap().read_to_string(&mut text).unwrap();
             done.send(text).unwrap();
         }
     });

@@ -186,7 +186,12 @@ fn attach(meeting: &Meeting<'_>, peer: Rank, layout: Layout) -> Result<Attached>
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            Err(e) => return Err(fail("its Unix socket is not reachable from here (another network namespace? set RINGWAY_SHM_DIR to a shared directory)", e)),
+            Err(e) => {
+                return Err(fail(
+                    "its Unix socket is not reachable from here (another network namespace? set RINGWAY_SHM_DIR to a shared directory)",
+                    e,
+                ));
+            }
         }
     };
     stream.set_read_timeout(Some(PATIENCE)).map_err(|e| fail("socket option", e))?;

@@ -164,7 +164,9 @@ impl Segment {
         let segment = Self::map(fd, layout)?;
         let word = |offset| segment.word64(offset).load(crate::sync::atomic::Ordering::Acquire);
         if word(0) != MAGIC || word(8) != layout.hash() {
-            return Err(Error::usage("a peer's segment has another layout; run one version of ringway on all ranks"));
+            return Err(Error::usage(
+                "a peer's segment has another layout; run one version of ringway on all ranks",
+            ));
         }
         Ok(segment)
     }

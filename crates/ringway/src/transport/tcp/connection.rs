@@ -46,6 +46,14 @@ pub(super) enum Failure {
     Broken(String),
 }
 
+/// Who frames are for.
+pub(super) trait Receiver {
+    /// What to do with a frame.
+    fn admit(&self, header: &Header) -> Result<Admission, Failure>;
+    /// A frame has arrived completely.
+    fn land(&mut self, header: &Header);
+}
+
 /// A payload that is arriving.
 #[derive(Debug)]
 struct Arriving {
@@ -68,6 +76,9 @@ pub(super) struct Connection {
     sending: Option<(Context, usize)>,
     /// Frames without payload that wait to be sent.
     queue: Vec<u8>,
+    /// Why nothing more will arrive. No trouble in itself: a peer that has everything it needs
+    /// may leave before this rank is done with the others.
+    ended: Option<String>,
 }
 
 // SAFETY: `arriving` holds an address inside the buffers of the operation that is being run; the
@@ -87,7 +98,13 @@ impl Connection {
             held: false,
             sending: None,
             queue: Vec::with_capacity(1024),
+            ended: None,
         })
+    }
+
+    /// Why nothing more will arrive, if so.
+    pub(super) fn ended(&self) -> Option<&str> {
+        self.ended.as_deref()
     }
 
     /// A new operation has begun: frames that were held may be for it.
@@ -97,7 +114,7 @@ impl Connection {
 
     pub(super) fn interest<'a>(&'a self, wanted: &mut Vec<(BorrowedFd<'a>, PollFlags)>) {
         let mut flags = PollFlags::empty();
-        if !self.held {
+        if !self.held && self.ended.is_none() {
             flags |= PollFlags::IN;
         }
         if self.sending.is_some() || !self.queue.is_empty() {
@@ -173,14 +190,10 @@ impl Connection {
     }
 
     /// Reads and stores frames until there is nothing more, or one must be held.
-    pub(super) fn receive(
-        &mut self,
-        mut admit: impl FnMut(&Header) -> Result<Admission, Failure>,
-        mut land: impl FnMut(&Header),
-    ) -> Result<bool, Failure> {
+    pub(super) fn receive(&mut self, receiver: &mut impl Receiver) -> Result<bool, Failure> {
         let mut budget = FAIR;
         let mut moved = false;
-        while !self.held && budget > 0 {
+        while !self.held && budget > 0 && self.ended.is_none() {
             if let Some(arriving) = &mut self.arriving {
                 let ready = arriving.missing.min(self.end - self.start);
                 if ready > 0 {
@@ -193,44 +206,51 @@ impl Connection {
                     arriving.take(ready);
                 }
                 if arriving.missing == 0 {
-                    land(&arriving.header);
+                    receiver.land(&arriving.header);
                     self.arriving = None;
                     moved = true;
                     continue;
                 }
                 if arriving.missing >= IN_PLACE {
-                    let Some(got) = receive_in_place(&self.stream, arriving)? else { break };
+                    let got = match receive_in_place(&self.stream, arriving) {
+                        Arrival::Bytes(got) => got,
+                        Arrival::Nothing => break,
+                        Arrival::End(cause) => {
+                            self.ended = Some(cause);
+                            break;
+                        }
+                    };
                     budget = budget.saturating_sub(got);
                     moved = true;
                     continue;
                 }
             } else if let Some(header) = self.parse()? {
-                match admit(&header)? {
+                match receiver.admit(&header)? {
                     Admission::Hold => {
                         self.held = true;
                         break;
                     }
                     admission => {
                         self.start += HEADER_BYTES;
-                        self.take(header, &admission, &mut land);
+                        self.take(header, &admission, receiver);
                         moved = true;
                         continue;
                     }
                 }
             }
-            let Some(got) = self.read_ahead()? else { break };
+            let Some(got) = self.read_ahead() else { break };
             budget = budget.saturating_sub(got);
         }
         Ok(moved)
     }
 
-    fn take(&mut self, header: Header, admission: &Admission, land: &mut impl FnMut(&Header)) {
+    fn take(&mut self, header: Header, admission: &Admission, receiver: &mut impl Receiver) {
         match *admission {
             Admission::Payload(address) => {
                 let missing = usize::try_from(header.bytes).expect("checked against an area");
                 self.arriving = Some(Arriving { header, address, missing });
             }
-            Admission::Done => land(&header),
+            Admission::Done => receiver.land(&header),
             Admission::Skip | Admission::Hold => {}
         }
     }
@@ -250,27 +270,38 @@ impl Connection {
             Failure::Mismatch => io::Error::from(ErrorKind::InvalidData),
         };
         if self.arriving.is_none() && self.parse().map_err(invalid)?.is_none() {
-            self.read_ahead().map_err(invalid)?;
+            self.read_ahead();
         }
         if self.arriving.is_some() { Ok(None) } else { self.parse().map_err(invalid) }
     }
 
     /// Fills the read-ahead buffer. `None` when there is nothing to read now.
-    fn read_ahead(&mut self) -> Result<Option<usize>, Failure> {
+    fn read_ahead(&mut self) -> Option<usize> {
         if self.start > 0 {
             self.ahead.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
         }
         let room = &mut self.ahead[self.end..];
-        match received(rustix::net::recv(&self.stream, room, RecvFlags::DONTWAIT).map(|got| got.0))? {
-            None => Ok(None),
-            Some(got) => {
+        match arrival(rustix::net::recv(&self.stream, room, RecvFlags::DONTWAIT).map(|got| got.0)) {
+            Arrival::Bytes(got) => {
                 self.end += got;
-                Ok(Some(got))
+                Some(got)
+            }
+            Arrival::Nothing => None,
+            Arrival::End(cause) => {
+                self.ended = Some(cause);
+                None
             }
         }
     }
+}
+
+/// What a read brought.
+enum Arrival {
+    Bytes(usize),
+    Nothing,
+    End(String),
 }
 
 impl Arriving {
@@ -280,25 +311,25 @@ impl Arriving {
     }
 }
 
-fn receive_in_place(stream: &TcpStream, arriving: &mut Arriving) -> Result<Option<usize>, Failure> {
+fn receive_in_place(stream: &TcpStream, arriving: &mut Arriving) -> Arrival {
     // SAFETY:
     // * `admit` gave room for the whole payload, `missing` counts down from it;
     // * the plan lets nobody else touch those bytes until the put has landed;
     // * the slice lives for the system call only.
     let room = unsafe { std::slice::from_raw_parts_mut(arriving.address, arriving.missing) };
-    let got = received(rustix::net::recv(stream, room, RecvFlags::DONTWAIT).map(|got| got.0))?;
-    if let Some(got) = got {
+    let arrived = arrival(rustix::net::recv(stream, room, RecvFlags::DONTWAIT).map(|got| got.0));
+    if let Arrival::Bytes(got) = arrived {
         arriving.take(got);
     }
-    Ok(got)
+    arrived
 }
 
-fn received(outcome: rustix::io::Result<usize>) -> Result<Option<usize>, Failure> {
+fn arrival(outcome: rustix::io::Result<usize>) -> Arrival {
     match outcome {
-        Ok(0) => Err(Failure::Broken("the peer closed the connection".to_owned())),
-        Ok(got) => Ok(Some(got)),
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
-        Err(e) => Err(Failure::Broken(e.to_string())),
+        Ok(0) => Arrival::End("the peer closed the connection".to_owned()),
+        Ok(got) => Arrival::Bytes(got),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Arrival::Nothing,
+        Err(e) => Arrival::End(e.to_string()),
     }
 }
 

@@ -97,11 +97,7 @@ pub(super) struct Network {
 
 pub(super) fn identities(n: u32) -> Arc<[RankIdentity]> {
     (0..n)
-        .map(|rank| RankIdentity {
-            rank,
-            host: format!("h{}", rank / 4),
-            pid: 100 + rank,
-        })
+        .map(|rank| RankIdentity { rank, host: format!("h{}", rank / 4), pid: 100 + rank })
         .collect()
 }
 
@@ -149,19 +145,11 @@ impl Network {
 
     pub(super) fn report(&mut self, time_us: u64, at: Rank, report: Report) {
         self.reports.push(report);
-        self.at(
-            time_us,
-            Event::Report {
-                at,
-                index: self.reports.len() - 1,
-            },
-        );
+        self.at(time_us, Event::Report { at, index: self.reports.len() - 1 });
     }
 
     pub(super) fn all_begin(&self, sequence: u64) {
-        self.journals
-            .iter()
-            .for_each(|j| j.begin(&all_reduce(sequence, 1024)));
+        self.journals.iter().for_each(|j| j.begin(&all_reduce(sequence, 1024)));
     }
 
     pub(super) fn local_ms(&self, rank: Rank) -> u64 {
@@ -175,14 +163,7 @@ impl Network {
             let index = self.messages.len() - 1;
             for to in outgoing.to {
                 let time = self.arrival(rank, to);
-                self.at(
-                    time,
-                    Event::Deliver {
-                        from: rank,
-                        to,
-                        index,
-                    },
-                );
+                self.at(time, Event::Deliver { from: rank, to, index });
             }
         }
         let board = &self.boards[rank as usize];
@@ -218,13 +199,7 @@ impl Network {
                 time = self.now_us + self.random.below(time - self.now_us + 1);
                 self.cuts.insert((rank, peer), time);
             }
-            self.at(
-                time,
-                Event::Lost {
-                    at: peer,
-                    peer: rank,
-                },
-            );
+            self.at(time, Event::Lost { at: peer, peer: rank });
         }
     }
 
