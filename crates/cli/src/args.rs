@@ -35,9 +35,7 @@ pub(crate) struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Measure a collective, as nccl-tests does
     Perf(Box<PerfArgs>),
-    /// Start a program as the ranks of a local job
     Run(RunArgs),
     /// Become one rank of a local job (used by `run` and `perf`)
     #[command(name = "rank-exec", hide = true)]

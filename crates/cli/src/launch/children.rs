@@ -13,7 +13,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use signal_hook::low_level::signal_name;
 
 use super::signals::Signals;
-use super::strays;
+use super::strays::Strays;
 
 /// How long a rank asked to end (SIGTERM) may take before it is killed.
 const TERM_PATIENCE: Duration = Duration::from_secs(2);
@@ -123,16 +123,18 @@ impl RunningRank {
 pub(crate) struct Children {
     ranks: Vec<RunningRank>,
     signals: Signals,
+    strays: Strays,
 }
 
 impl Children {
     /// An empty job; from here on SIGINT and SIGTERM are noticed by [`Children::wait`].
     pub(crate) fn new() -> anyhow::Result<Self> {
-        strays::adopt();
+        let strays = Strays::adopt();
         let signals = Signals::catch().context("catching SIGINT and SIGTERM")?;
         Ok(Self {
             ranks: Vec::new(),
             signals,
+            strays,
         })
     }
 
@@ -200,7 +202,7 @@ impl Children {
             self.ranks.iter().for_each(|rank| rank.signal(signal));
             self.await_all(TERM_PATIENCE, false);
         }
-        strays::end(TERM_PATIENCE);
+        self.strays.end(TERM_PATIENCE);
     }
 
     /// Waits until every rank has ended, at most `patience`; also returns on a signal when

@@ -12,33 +12,46 @@ use rustix::process::{
 
 const TICK: Duration = Duration::from_millis(10);
 
-/// Makes this process the parent of its orphaned descendants. An old kernel that cannot is
-/// no reason to fail: strays then stay, as they do with other launchers.
-pub(crate) fn adopt() {
-    let _old_kernel = set_child_subreaper(Some(getpid()));
+/// What ranks leave behind from now on.
+#[derive(Debug)]
+pub(crate) struct Strays {
+    /// Children this process had before, which are nobody's strays.
+    before: Vec<Pid>,
 }
 
-/// Ends all children left, kindly for `patience`, then not.
-///
-/// Call it only when every rank has been reaped.
-pub(crate) fn end(patience: Duration) {
-    let started = Instant::now();
-    let mut asked = Vec::new();
-    loop {
-        let strays = children_of(getpid());
-        if strays.is_empty() || started.elapsed() > 2 * patience {
-            return;
+impl Strays {
+    /// Makes this process the parent of its orphaned descendants. An old kernel that cannot is
+    /// no reason to fail: strays then stay, as they do with other launchers.
+    pub(crate) fn adopt() -> Self {
+        let _old_kernel = set_child_subreaper(Some(getpid()));
+        Self {
+            before: children_of(getpid()),
         }
-        for stray in strays {
-            if started.elapsed() > patience {
-                let _already_gone = kill_process(stray, Signal::KILL);
-            } else if !asked.contains(&stray) {
-                let _already_gone = kill_process(stray, Signal::TERM);
-                asked.push(stray);
+    }
+
+    /// Ends all children left, kindly for `patience`, then not.
+    ///
+    /// Call it only when every rank has been reaped.
+    pub(crate) fn end(&self, patience: Duration) {
+        let started = Instant::now();
+        let mut asked = Vec::new();
+        loop {
+            let mut strays = children_of(getpid());
+            strays.retain(|stray| !self.before.contains(stray));
+            if strays.is_empty() || started.elapsed() > 2 * patience {
+                return;
             }
-            let _still_running = waitpid(Some(stray), WaitOptions::NOHANG);
+            for stray in strays {
+                if started.elapsed() > patience {
+                    let _already_gone = kill_process(stray, Signal::KILL);
+                } else if !asked.contains(&stray) {
+                    let _already_gone = kill_process(stray, Signal::TERM);
+                    asked.push(stray);
+                }
+                let _still_running = waitpid(Some(stray), WaitOptions::NOHANG);
+            }
+            std::thread::sleep(TICK);
         }
-        std::thread::sleep(TICK);
     }
 }
 

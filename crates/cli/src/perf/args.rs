@@ -8,20 +8,21 @@ use ringway_plan::types::{Collective, DataType, Level, ReduceOp};
 use crate::size;
 
 /// Measure a collective, as nccl-tests does
-///
-/// Starts the ranks itself, one process each, on this machine. Under a launcher (ringway run,
-/// torchrun, mpirun, srun) it joins that job instead. Without sizes it sweeps 8 B to 128 MiB.
-/// Exits with 1 when a result is wrong.
 #[derive(Debug, Args)]
 #[command(
     max_term_width = 80,
-    after_help = "Collectives:
+    after_help = "Starts the ranks itself, one process each, on this machine. Under a launcher
+(ringway run, torchrun, mpirun, srun) it joins that job instead. Without
+sizes it sweeps 8 B to 128 MiB. Exits with 1 when a result is wrong.
+
+Collectives:
   all_reduce all_gather reduce_scatter broadcast reduce gather scatter
   all_to_all sendrecv (each rank to the next) barrier; nccl-tests' names
   with _perf work too. In place, sendrecv copies its buffer aside first.
 
 Options of nccl-tests without a meaning on host memory:
-  -G -R -x -V -y -M -p are read and noted; -D above 0 is refused.
+  -G -R -x -V -y -M are read and noted in the header, -p is read; -t and -g
+  other than 1 and -D above 0 are refused with what to use instead.
 
 Examples:
   ringway perf all_reduce
@@ -38,8 +39,13 @@ pub(crate) struct PerfArgs {
     /// Ranks to start [default: one per core, at least 2, at most 8]
     #[arg(long, value_name = "N", help_heading = "Job")]
     pub(crate) ranks: Option<u32>,
-    /// How bytes travel between ranks
-    #[arg(long, value_name = "NAME", help_heading = "Job")]
+    /// How bytes travel between ranks: shm, tcp or auto
+    #[arg(
+        long,
+        value_name = "NAME",
+        help_heading = "Job",
+        hide_possible_values = true
+    )]
     pub(crate) transport: Option<Transport>,
     /// The algorithm, in place of the planner's choice
     #[arg(long, value_name = "NAME", help_heading = "Job")]
@@ -220,11 +226,8 @@ pub(crate) enum Choice<T> {
 /// How bytes travel between ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Transport {
-    /// Shared memory
     Shm,
-    /// Sockets
     Tcp,
-    /// Whatever is best between each pair
     Auto,
 }
 

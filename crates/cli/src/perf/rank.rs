@@ -1,5 +1,6 @@
 //! One rank of a measurement: join the job, measure every row, report at rank 0.
 
+use std::io;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -48,39 +49,39 @@ fn measure_and_report(mut settings: Settings, place: &Place) -> anyhow::Result<E
     let rows_in_all = (settings.cycles > 0)
         .then(|| u64::try_from(subjects.len()).unwrap_or(0) * u64::from(settings.cycles));
     let progress = prints.then(|| Progress::new(rows_in_all));
-    let say = |text: &str| {
-        progress
-            .as_ref()
-            .map_or(Ok(()), |progress| progress.line(text))
-    };
-    for line in header(&settings, comm, &devices, replaces) {
-        say(&line)?;
+    let mut printed = Ok(());
+    if let Some(progress) = &progress {
+        printed = print(progress, &header(&settings, comm, &devices, replaces));
     }
 
     let mut rows: Vec<Row> = Vec::new();
     let mut bench = Bench::new(comm, &settings);
     let mut cycle = 0;
-    while settings.cycles == 0 || cycle < settings.cycles {
+    'sweeps: while settings.cycles == 0 || cycle < settings.cycles {
         cycle += 1;
         for subject in &subjects {
+            // When nobody reads the table any more (`| head`), all ranks stop together.
+            let stop = ranks::all_gather(comm, &[u8::from(printed.is_err())])?;
+            if stop.concat().contains(&1) {
+                break 'sweeps;
+            }
             if let Some(progress) = &progress {
                 progress.at(size::display(subject.bytes));
             }
             let row = bench.row(subject)?;
             if let Some(progress) = &progress {
-                progress.row(&row.line())?;
+                printed = progress.row(&row.line());
                 rows.push(row);
             }
         }
     }
-    if !prints {
+    printed?;
+    let Some(progress) = progress else {
         return Ok(ExitCode::SUCCESS);
-    }
+    };
 
     let summary = summary(&rows);
-    for line in summary.footer(&settings.program()) {
-        say(&line)?;
-    }
+    print(&progress, &summary.footer(&settings.program()))?;
     drop(progress);
     if let Some(path) = &settings.json {
         let results = Results {
@@ -104,6 +105,10 @@ fn measure_and_report(mut settings: Settings, place: &Place) -> anyhow::Result<E
     } else {
         ExitCode::from(EXIT_NOT_PASSED)
     })
+}
+
+fn print(progress: &Progress, lines: &[String]) -> io::Result<()> {
+    lines.iter().try_for_each(|line| progress.line(line))
 }
 
 /// Ranks on hosts with less memory may have lowered the greatest size; all take the least.

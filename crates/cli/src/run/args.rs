@@ -6,16 +6,18 @@ use std::time::Duration;
 use clap::Args;
 
 /// Start a program as the ranks of a local job
-///
-/// Each rank finds its place in RINGWAY_RANK, RINGWAY_SIZE, RINGWAY_LOCAL_RANK,
-/// RINGWAY_LOCAL_SIZE and RINGWAY_ROOT, and the job's secret in RINGWAY_SECRET. When one rank
-/// fails, the others are ended: they get a moment to report what they saw, then SIGTERM, then
-/// SIGKILL two seconds later. The exit code is that of the first rank that failed (128 +
-/// signal when a signal ended it); Ctrl-C ends all ranks and exits with 130.
 #[derive(Debug, Args)]
 #[command(
     max_term_width = 80,
-    after_help = "Examples:
+    after_help = "Each rank finds its place in RINGWAY_RANK, RINGWAY_SIZE, RINGWAY_LOCAL_RANK,
+RINGWAY_LOCAL_SIZE and RINGWAY_ROOT, and the job's secret in RINGWAY_SECRET.
+Rank 0 reads standard input. When one rank fails, the others are ended: they
+get a moment to report what they saw, then SIGTERM, then SIGKILL two seconds
+later. The exit code is that of the first rank that failed (128 + signal when
+a signal ended it). Ctrl-C ends all ranks and exits with 130. Colours come on
+a terminal only; RINGWAY_COLOR (always, never) and NO_COLOR change that.
+
+Examples:
   ringway run -n 4 -- python train.py
   ringway run -n 2 --env NCCL_DEBUG=INFO -- ringway perf all_reduce
   ringway run -n 3 -- sh -c 'echo I am $RINGWAY_RANK of $RINGWAY_SIZE'"

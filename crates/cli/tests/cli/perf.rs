@@ -1,5 +1,7 @@
 //! `ringway perf`.
 
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Stdio;
 use std::time::Duration;
 
 use crate::process::{Folder, finish, marked, ringway, signal, start, wait_for};
@@ -233,6 +235,27 @@ fn wrong_arguments_are_found_before_any_rank_starts() {
         assert!(done.stderr.contains(fix), "{args:?}: {}", done.stderr);
         assert_eq!(done.stdout, "");
     }
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_run_without_complaint() {
+    let mut command = ringway(&["perf", "all_reduce", "--ranks", "2", "-N", "0", "-e", "64"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert!(line.starts_with("# ringway"), "{line}");
+    let status = wait_for("the run to end", || child.try_wait().unwrap());
+    let mut stderr = String::new();
+    child
+        .stderr
+        .take()
+        .unwrap()
+        .read_to_string(&mut stderr)
+        .unwrap();
+    assert_eq!((status.code(), stderr.as_str()), (Some(141), ""));
 }
 
 #[test]
