@@ -71,7 +71,10 @@ fn measure_and_report(mut settings: Settings, place: &Place) -> anyhow::Result<E
             let row = bench.row(subject)?;
             if let Some(progress) = &progress {
                 printed = progress.row(&row.line());
-                rows.push(row);
+                // A run without end has no summary to keep rows for.
+                if settings.cycles > 0 {
+                    rows.push(row);
+                }
             }
         }
     }
@@ -81,8 +84,11 @@ fn measure_and_report(mut settings: Settings, place: &Place) -> anyhow::Result<E
     };
 
     let summary = summary(&rows);
-    print(&progress, &summary.footer(&settings.program()))?;
     drop(progress);
+    summary
+        .footer(&settings.program())
+        .iter()
+        .try_for_each(|line| output::line(line))?;
     if let Some(path) = &settings.json {
         let results = Results {
             settings: &settings,
