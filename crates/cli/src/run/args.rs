@@ -31,7 +31,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     pub(crate) env: Vec<(String, String)>,
 
-    /// Do not put "[rank] " before each line of output
+    /// Do not put the rank before each line of output
     #[arg(long)]
     pub(crate) no_prefix: bool,
 
