@@ -1,13 +1,10 @@
 //! The seam between the measurement and the library: the only file that knows how a
 //! communicator is made and called.
 
-mod stand_in;
-
 use std::time::Duration;
 
+use ringway::Communicator;
 use ringway_plan::types::{Collective, DataType, ReduceOp};
-
-use crate::launch::environment::Place;
 
 /// One call, with NCCL's meaning of `count`: per rank for all_gather and reduce_scatter, per
 /// peer for all_to_all, gather and scatter, in all for the others.
@@ -36,17 +33,6 @@ pub(crate) trait Collectives {
     /// Sends to one rank while receiving from another.
     fn send_recv(&self, call: &Call, pair: Pair<'_>) -> anyhow::Result<()>;
     fn barrier(&self) -> anyhow::Result<()>;
-
-    /// Queues the call `times` times and waits for the last. The default waits for each.
-    fn queue(
-        &self,
-        call: &Call,
-        input: &[u8],
-        output: &mut [u8],
-        times: u32,
-    ) -> anyhow::Result<()> {
-        (0..times).try_for_each(|_| self.call(call, input, output))
-    }
 }
 
 /// The two halves of a send/recv.
@@ -58,18 +44,70 @@ pub(crate) struct Pair<'a> {
     pub(crate) from: u32,
 }
 
+impl Call {
+    fn of_library(&self) -> ringway::Call {
+        let count = self.count as u64;
+        let mut call = ringway::Call::new(self.collective, self.data_type, count)
+            .op(self.op)
+            .root(self.root);
+        call.scalar = self.scalar;
+        call.deadline = self.deadline;
+        call
+    }
+}
+
+impl Collectives for Communicator {
+    fn rank(&self) -> u32 {
+        Self::rank(self)
+    }
+
+    fn size(&self) -> u32 {
+        Self::size(self)
+    }
+
+    fn describe(&self) -> String {
+        let hosts = self.hosts();
+        let domains = hosts.iter().max().map_or(1, |most| most + 1);
+        let transport = match (domains, self.size()) {
+            (_, 1) => "none (one rank)".to_owned(),
+            (1, _) => "shm".to_owned(),
+            (domains, size) if domains == size => "tcp".to_owned(),
+            (domains, _) => format!("shm inside {domains} groups of ranks, tcp between them"),
+        };
+        format!("transport {transport}, level {}", self.level())
+    }
+
+    fn call(&self, call: &Call, input: &[u8], output: &mut [u8]) -> anyhow::Result<()> {
+        Ok(Self::call(self, &call.of_library(), input, output)?)
+    }
+
+    fn call_in_place(&self, call: &Call, buffer: &mut [u8]) -> anyhow::Result<()> {
+        Ok(Self::call_in_place(self, &call.of_library(), buffer)?)
+    }
+
+    fn send_recv(&self, _call: &Call, pair: Pair<'_>) -> anyhow::Result<()> {
+        Ok(Self::send_recv(self, pair.send, pair.to, pair.receive, pair.from)?)
+    }
+
+    fn barrier(&self) -> anyhow::Result<()> {
+        Ok(Self::barrier(self)?)
+    }
+}
+
 /// Joins the job this process was made a rank of.
-pub(crate) fn connect(place: &Place) -> anyhow::Result<Box<dyn Collectives>> {
-    Ok(Box::new(stand_in::StandIn::from_env(place)?))
+pub(crate) fn connect() -> anyhow::Result<Communicator> {
+    let config = ringway::config::Config::from_env();
+    ringway::log::install(&config);
+    ringway::log::version(&config);
+    ringway::log::warn_settings(&config);
+    Ok(Communicator::from_env()?)
 }
 
 /// Whether connecting failed because somebody took the port the ranks were to meet on.
 pub(crate) fn port_was_taken(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause
-            .downcast_ref::<std::io::Error>()
-            .is_some_and(|error| error.kind() == std::io::ErrorKind::AddrInUse)
-    })
+    error
+        .downcast_ref::<ringway::Error>()
+        .is_some_and(|error| error.to_string().contains("Address already in use"))
 }
 
 /// Every rank's bytes, in rank order; all ranks give equally many.
@@ -102,6 +140,3 @@ pub(crate) fn all_gather_numbers(
     };
     Ok(all_gather(comm, &bytes)?.iter().map(numbers).collect())
 }
-
-#[cfg(test)]
-pub(crate) use stand_in::world;

@@ -1,10 +1,10 @@
-//! Measuring on the stand-in: every collective, type and reduction must check out.
+//! Measuring ranks that are threads: every collective, type and reduction must check out.
 
 use clap::Parser;
 
 use super::*;
 use crate::perf::args::PerfArgs;
-use crate::perf::ranks::world;
+use ringway::testing::world;
 
 #[derive(Debug, Parser)]
 struct Line {
@@ -21,7 +21,7 @@ fn settings(words: &str) -> Settings {
 fn rows(words: &str, size: u32) -> Vec<Row> {
     let settings = settings(words);
     let ranks = world(size, |comm| {
-        let mut bench = Bench::new(&comm, &settings);
+        let mut bench = Bench::new(comm, &settings);
         let mut rows = Vec::new();
         for root in settings.roots(size).unwrap() {
             for &data_type in &settings.data_types {
@@ -123,7 +123,7 @@ fn iterations_are_those_asked_for_or_what_time_allows() {
     assert_eq!(rows("all_reduce -n 7 -b 8 -e 8", 1)[0].actual_iterations, 7);
     let default = settings("all_reduce");
     let found = world(1, |comm| {
-        let bench = Bench::new(&comm, &default);
+        let bench = Bench::new(comm, &default);
         [0.000_01, 0.029, 0.09, 9.0]
             .map(|seconds| bench.iterations(Duration::from_secs_f64(seconds)).unwrap())
     });
