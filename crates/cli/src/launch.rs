@@ -57,15 +57,8 @@ impl LocalJob {
         // `perf` then tries another port.
         let probe = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .context("no free port on 127.0.0.1 for the ranks to meet on")?;
-        let port = probe
-            .local_addr()
-            .context("reading back the port bound on 127.0.0.1")?
-            .port();
-        Ok(Self {
-            size,
-            root: format!("127.0.0.1:{port}"),
-            secret: fresh_secret()?,
-        })
+        let port = probe.local_addr().context("reading back the port bound on 127.0.0.1")?.port();
+        Ok(Self { size, root: format!("127.0.0.1:{port}"), secret: fresh_secret()? })
     }
 
     /// The command that starts `program` as rank `rank` of this job.
@@ -120,18 +113,8 @@ mod tests {
     fn the_number_of_ranks_has_bounds() {
         assert!((2..=8).contains(&ranks("-n", None).unwrap()));
         assert_eq!(ranks("-n", Some(3)).unwrap(), 3);
-        assert!(
-            ranks("-n", Some(0))
-                .unwrap_err()
-                .to_string()
-                .contains("at least 1")
-        );
-        assert!(
-            ranks("-n", Some(9999))
-                .unwrap_err()
-                .to_string()
-                .contains("at most 1024")
-        );
+        assert!(ranks("-n", Some(0)).unwrap_err().to_string().contains("at least 1"));
+        assert!(ranks("-n", Some(9999)).unwrap_err().to_string().contains("at most 1024"));
     }
 
     #[test]

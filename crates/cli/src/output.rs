@@ -39,9 +39,7 @@ pub(crate) fn failure(command: &str, error: &anyhow::Error) {
 
 /// Whether the error is that the reader of standard output went away.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .downcast_ref::<io::Error>()
-        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 /// Whether standard output takes colours.
@@ -73,9 +71,7 @@ mod tests {
 
     fn with(terminal: bool, set: &[(&str, &str)]) -> bool {
         takes_colour(terminal, |name| {
-            set.iter()
-                .find(|(key, _)| *key == name)
-                .map(|(_, value)| (*value).to_owned())
+            set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         })
     }
 
@@ -86,10 +82,7 @@ mod tests {
         assert!(!with(true, &[("NO_COLOR", "1")]));
         assert!(with(true, &[("NO_COLOR", "")]));
         assert!(!with(true, &[("TERM", "dumb")]));
-        assert!(with(
-            false,
-            &[("RINGWAY_COLOR", "always"), ("NO_COLOR", "1")]
-        ));
+        assert!(with(false, &[("RINGWAY_COLOR", "always"), ("NO_COLOR", "1")]));
         assert!(!with(true, &[("RINGWAY_COLOR", "never")]));
     }
 }

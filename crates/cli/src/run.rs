@@ -31,11 +31,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     for rank in 0..size {
         let mut command = job.command(rank, program, rest)?;
         command.envs(args.env.iter().map(|(name, value)| (name, value)));
-        command.stdin(if rank == 0 {
-            Stdio::inherit()
-        } else {
-            Stdio::null()
-        });
+        command.stdin(if rank == 0 { Stdio::inherit() } else { Stdio::null() });
         if !args.no_prefix {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());
         }
@@ -57,11 +53,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
         }
     };
     let outcome = children.wait(args.grace, |death| {
-        let others = if size > 1 {
-            "; ending the other ranks"
-        } else {
-            ""
-        };
+        let others = if size > 1 { "; ending the other ranks" } else { "" };
         say(format!("{death}{others}"));
     });
     forwarder.finish(OUTPUT_PATIENCE);

@@ -7,9 +7,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
 
 fn parse_checked(text: &str) -> Option<u64> {
     let text = text.trim();
-    let digits_end = text
-        .find(|c: char| !c.is_ascii_digit() && c != '.')
-        .unwrap_or(text.len());
+    let digits_end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(digits_end);
     let scale: u64 = match unit.trim_start().to_ascii_lowercase().as_str() {
         "" | "b" => 1,
@@ -26,21 +24,11 @@ fn parse_checked(text: &str) -> Option<u64> {
     if fraction.len() > 9 {
         return None;
     }
-    let whole: u64 = if whole.is_empty() {
-        0
-    } else {
-        whole.parse().ok()?
-    };
-    let parts: u64 = if fraction.is_empty() {
-        0
-    } else {
-        fraction.parse().ok()?
-    };
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let parts: u64 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
     let denominator = 10_u128.pow(u32::try_from(fraction.len()).ok()?);
     let part_bytes = u128::from(parts) * u128::from(scale) / denominator;
-    whole
-        .checked_mul(scale)?
-        .checked_add(u64::try_from(part_bytes).ok()?)
+    whole.checked_mul(scale)?.checked_add(u64::try_from(part_bytes).ok()?)
 }
 
 /// A size for people: `24 B`, `1.5 KiB`, `128 MiB`.
@@ -87,17 +75,7 @@ mod tests {
 
     #[test]
     fn what_is_no_size_says_what_would_be() {
-        for text in [
-            "1Q",
-            "",
-            "M",
-            "-1",
-            "1..2",
-            "1e3",
-            "0x10",
-            "99999999999G",
-            "1.0000000000",
-        ] {
+        for text in ["1Q", "", "M", "-1", "1..2", "1e3", "0x10", "99999999999G", "1.0000000000"] {
             let error = parse(text).unwrap_err();
             assert!(error.contains("16M"), "{text}: {error}");
         }

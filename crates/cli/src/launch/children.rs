@@ -103,12 +103,7 @@ impl RunningRank {
         let status = self.child.try_wait().ok().flatten()?;
         self.ended = true;
         let (rank, pid, ran) = (self.rank, self.child.id(), self.started.elapsed());
-        Some(Death {
-            rank,
-            pid,
-            status,
-            ran,
-        })
+        Some(Death { rank, pid, status, ran })
     }
 
     fn signal(&self, signal: Signal) {
@@ -131,11 +126,7 @@ impl Children {
     pub(crate) fn new() -> anyhow::Result<Self> {
         let strays = Strays::adopt();
         let signals = Signals::catch().context("catching SIGINT and SIGTERM")?;
-        Ok(Self {
-            ranks: Vec::new(),
-            signals,
-            strays,
-        })
+        Ok(Self { ranks: Vec::new(), signals, strays })
     }
 
     /// Starts the next rank and returns its process, whose pipes may be taken.
@@ -144,13 +135,7 @@ impl Children {
         let pidfd = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).ok();
         let rank = u32::try_from(self.ranks.len()).unwrap_or(u32::MAX);
         let at = self.ranks.len();
-        self.ranks.push(RunningRank {
-            rank,
-            child,
-            started: Instant::now(),
-            pidfd,
-            ended: false,
-        });
+        self.ranks.push(RunningRank { rank, child, started: Instant::now(), pidfd, ended: false });
         Ok(&mut self.ranks[at].child)
     }
 
@@ -238,11 +223,7 @@ impl Children {
 
     /// Notes all ends; returns the first failure among them.
     fn reap_all(&mut self) -> Option<Death> {
-        let deaths: Vec<Death> = self
-            .ranks
-            .iter_mut()
-            .filter_map(RunningRank::reap)
-            .collect();
+        let deaths: Vec<Death> = self.ranks.iter_mut().filter_map(RunningRank::reap).collect();
         deaths.into_iter().find(|death| !death.status.success())
     }
 
@@ -261,10 +242,7 @@ impl Children {
         let mut watched: Vec<PollFd<'_>> = running()
             .filter_map(|rank| rank.pidfd.as_ref())
             .map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN))
-            .chain([PollFd::from_borrowed_fd(
-                self.signals.as_fd(),
-                PollFlags::IN,
-            )])
+            .chain([PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)])
             .collect();
         let timeout = limit.and_then(|limit| Timespec::try_from(limit).ok());
         // Every reason to wake, also an interrupted call, leads to a fresh look by the caller.
@@ -286,20 +264,12 @@ mod tests {
 
     fn death(raw_status: i32) -> Death {
         let status = ExitStatus::from_raw(raw_status);
-        Death {
-            rank: 1,
-            pid: 42,
-            status,
-            ran: Duration::from_millis(1500),
-        }
+        Death { rank: 1, pid: 42, status, ran: Duration::from_millis(1500) }
     }
 
     #[test]
     fn a_death_names_rank_pid_cause_and_time() {
-        assert_eq!(
-            death(3 << 8).to_string(),
-            "rank 1 (pid 42) exited with code 3 after 1.50 s"
-        );
+        assert_eq!(death(3 << 8).to_string(), "rank 1 (pid 42) exited with code 3 after 1.50 s");
         assert_eq!(
             death(9).to_string(),
             "rank 1 (pid 42) was ended by SIGKILL (signal 9) after 1.50 s"

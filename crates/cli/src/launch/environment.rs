@@ -76,11 +76,7 @@ fn place_in(variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<Option<
         let Some(size) = variable(launcher.size) else {
             // Half a launcher is common for the generic names; for our own it is a mistake.
             if launcher.rank.starts_with("RINGWAY_") {
-                bail!(
-                    "{} is set but {} is not: set both or neither",
-                    launcher.rank,
-                    launcher.size
-                );
+                bail!("{} is set but {} is not: set both or neither", launcher.rank, launcher.size);
             }
             continue;
         };
@@ -90,30 +86,19 @@ fn place_in(variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<Option<
             continue;
         }
         if rank >= size {
-            bail!(
-                "{}={rank} is not a rank of {}={size}",
-                launcher.rank,
-                launcher.size
-            );
+            bail!("{}={rank} is not a rank of {}={size}", launcher.rank, launcher.size);
         }
         let local_size = variable(launcher.local_size)
             .and_then(|text| text.parse().ok())
             .filter(|local| (1..=size).contains(local))
             .unwrap_or(1);
-        return Ok(Some(Place {
-            launcher: launcher.name,
-            rank,
-            size,
-            local_size,
-        }));
+        return Ok(Some(Place { launcher: launcher.name, rank, size, local_size }));
     }
     Ok(None)
 }
 
 fn number(name: &str, text: &str) -> anyhow::Result<u32> {
-    text.trim()
-        .parse()
-        .with_context(|| format!("{name}={text:?} is not a whole number"))
+    text.trim().parse().with_context(|| format!("{name}={text:?} is not a whole number"))
 }
 
 #[cfg(test)]
@@ -124,9 +109,7 @@ mod tests {
 
     fn with(set: &[(&str, &str)]) -> anyhow::Result<Option<Place>> {
         place_in(|name| {
-            set.iter()
-                .find(|(key, _)| *key == name)
-                .map(|(_, value)| (*value).to_owned())
+            set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         })
     }
 
@@ -134,20 +117,11 @@ mod tests {
     fn launchers_are_recognised() {
         let table: [(Set, Option<(u32, u32)>); 8] = [
             (&[], None),
-            (
-                &[("RINGWAY_RANK", "1"), ("RINGWAY_SIZE", "4")],
-                Some((1, 4)),
-            ),
+            (&[("RINGWAY_RANK", "1"), ("RINGWAY_SIZE", "4")], Some((1, 4))),
             (&[("RANK", "0"), ("WORLD_SIZE", "1")], Some((0, 1))),
-            (
-                &[("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "4")],
-                Some((3, 4)),
-            ),
+            (&[("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "4")], Some((3, 4))),
             (&[("PMI_RANK", "2"), ("PMI_SIZE", "3")], Some((2, 3))),
-            (
-                &[("SLURM_PROCID", "5"), ("SLURM_NTASKS", "8")],
-                Some((5, 8)),
-            ),
+            (&[("SLURM_PROCID", "5"), ("SLURM_NTASKS", "8")], Some((5, 8))),
             (&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")], None),
             (&[("RANK", "0")], None),
         ];
@@ -159,12 +133,8 @@ mod tests {
 
     #[test]
     fn our_own_variables_win() {
-        let set = [
-            ("RINGWAY_RANK", "1"),
-            ("RINGWAY_SIZE", "2"),
-            ("RANK", "0"),
-            ("WORLD_SIZE", "9"),
-        ];
+        let set =
+            [("RINGWAY_RANK", "1"), ("RINGWAY_SIZE", "2"), ("RANK", "0"), ("WORLD_SIZE", "9")];
         assert_eq!(with(&set).unwrap().unwrap().launcher, "ringway run");
     }
 

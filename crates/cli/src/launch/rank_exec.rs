@@ -28,9 +28,7 @@ pub(crate) fn run(args: &RankExecArgs) -> anyhow::Result<ExitCode> {
     set_parent_process_death_signal(Some(Signal::TERM))
         .context("asking to be ended together with the launcher")?;
     // The launcher may have died before the kernel was asked.
-    let parent = getppid()
-        .map(Pid::as_raw_pid)
-        .and_then(|pid| u32::try_from(pid).ok());
+    let parent = getppid().map(Pid::as_raw_pid).and_then(|pid| u32::try_from(pid).ok());
     if parent != Some(args.parent) {
         return Ok(ExitCode::FAILURE);
     }

@@ -25,23 +25,13 @@ impl Signals {
     pub(crate) fn catch() -> io::Result<Self> {
         let caught = Arc::new(AtomicUsize::new(0));
         let (wake, waker) = UnixStream::pair()?;
-        let mut signals = Self {
-            caught,
-            wake,
-            registered: Vec::new(),
-        };
-        for (signal, value) in [
-            (SIGINT, SIGINT.unsigned_abs()),
-            (SIGTERM, SIGTERM.unsigned_abs()),
-        ] {
+        let mut signals = Self { caught, wake, registered: Vec::new() };
+        for (signal, value) in [(SIGINT, SIGINT.unsigned_abs()), (SIGTERM, SIGTERM.unsigned_abs())]
+        {
             let value = usize::try_from(value).unwrap_or(0);
             let flag = Arc::clone(&signals.caught);
-            signals
-                .registered
-                .push(signal_hook::flag::register_usize(signal, flag, value)?);
-            signals
-                .registered
-                .push(pipe::register(signal, waker.try_clone()?)?);
+            signals.registered.push(signal_hook::flag::register_usize(signal, flag, value)?);
+            signals.registered.push(pipe::register(signal, waker.try_clone()?)?);
         }
         Ok(signals)
     }

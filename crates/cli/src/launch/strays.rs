@@ -24,9 +24,7 @@ impl Strays {
     /// no reason to fail: strays then stay, as they do with other launchers.
     pub(crate) fn adopt() -> Self {
         let _old_kernel = set_child_subreaper(Some(getpid()));
-        Self {
-            before: children_of(getpid()),
-        }
+        Self { before: children_of(getpid()) }
     }
 
     /// Ends all children left, kindly for `patience`, then not.
@@ -69,12 +67,7 @@ fn children_of(parent: Pid) -> Vec<Pid> {
 fn parent_of(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name stands in parentheses and may hold any character, also `)`.
-    stat.rsplit_once(')')?
-        .1
-        .split_whitespace()
-        .nth(1)?
-        .parse()
-        .ok()
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 #[cfg(test)]
@@ -83,10 +76,7 @@ mod tests {
 
     #[test]
     fn a_child_is_found_by_its_parent() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .unwrap();
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = Pid::from_child(&child);
         let found = children_of(getpid());
         child.kill().unwrap();

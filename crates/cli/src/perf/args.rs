@@ -40,12 +40,7 @@ pub(crate) struct PerfArgs {
     #[arg(long, value_name = "N", help_heading = "Job")]
     pub(crate) ranks: Option<u32>,
     /// How bytes travel between ranks: shm, tcp or auto
-    #[arg(
-        long,
-        value_name = "NAME",
-        help_heading = "Job",
-        hide_possible_values = true
-    )]
+    #[arg(long, value_name = "NAME", help_heading = "Job", hide_possible_values = true)]
     pub(crate) transport: Option<Transport>,
     /// The algorithm, in place of the planner's choice
     #[arg(long, value_name = "NAME", help_heading = "Job")]
@@ -67,12 +62,7 @@ pub(crate) struct PerfArgs {
           value_parser = size::parse)]
     pub(crate) step_bytes: Option<u64>,
     /// Factor from one size to the next [default: 2]
-    #[arg(
-        short = 'f',
-        long = "stepfactor",
-        value_name = "N",
-        help_heading = "Sizes"
-    )]
+    #[arg(short = 'f', long = "stepfactor", value_name = "N", help_heading = "Sizes")]
     pub(crate) step_factor: Option<u64>,
     /// Misalign the buffers by so many elements
     #[arg(short = 'u', long = "unalign", value_name = "N", help_heading = "Sizes",
@@ -201,12 +191,7 @@ pub(crate) struct ForeignArgs {
     pub(crate) register: u32,
     #[arg(short = 'x', long = "cta_policy", hide = true)]
     pub(crate) cta_policy: Option<i32>,
-    #[arg(
-        short = 'D',
-        long = "device_implementation",
-        hide = true,
-        default_value = "0"
-    )]
+    #[arg(short = 'D', long = "device_implementation", hide = true, default_value = "0")]
     pub(crate) device_implementation: u32,
     #[arg(short = 'V', long = "device_cta_count", hide = true)]
     pub(crate) device_cta_count: Option<u32>,
@@ -243,8 +228,7 @@ impl Transport {
 }
 
 fn collective(word: &str) -> Result<Collective, String> {
-    word.parse::<Collective>()
-        .map_err(|error| error.to_string())
+    word.parse::<Collective>().map_err(|error| error.to_string())
 }
 
 fn level(word: &str) -> Result<Level, String> {
@@ -273,7 +257,5 @@ fn root(word: &str) -> Result<Choice<u32>, String> {
     if word.eq_ignore_ascii_case("all") || word == "-1" {
         return Ok(Choice::All);
     }
-    word.parse()
-        .map(Choice::One)
-        .map_err(|_| "not a rank; write 0, 3 or all".to_owned())
+    word.parse().map(Choice::One).map_err(|_| "not a rank; write 0, 3 or all".to_owned())
 }

@@ -26,19 +26,8 @@ pub(crate) struct Case {
 impl Case {
     /// The values of this call.
     pub(crate) fn values(&self) -> Values {
-        let Self {
-            data_type,
-            op,
-            size,
-            round,
-            ..
-        } = *self;
-        Values {
-            data_type,
-            op,
-            size,
-            round,
-        }
+        let Self { data_type, op, size, round, .. } = *self;
+        Values { data_type, op, size, round }
     }
 
     /// The rank that `rank`'s ring neighbour data comes from, in send/recv.
@@ -93,20 +82,15 @@ impl Case {
                 if self.collective == Collective::Reduce && !self.is_root() {
                     return 0;
                 }
-                let first = if self.collective == Collective::ReduceScatter {
-                    block_of_rank
-                } else {
-                    0
-                };
+                let first =
+                    if self.collective == Collective::ReduceScatter { block_of_rank } else { 0 };
                 let op = self.op.unwrap_or(ReduceOp::Sum);
                 values.reduced(op, elements).wrong(result, first)
             }
             Collective::Gather if !self.is_root() => 0,
             Collective::AllGather | Collective::Gather => self.wrong_blocks(result, 0),
             Collective::AllToAll => self.wrong_blocks(result, block_of_rank),
-            Collective::Scatter => values
-                .input(self.root, elements)
-                .wrong(result, block_of_rank),
+            Collective::Scatter => values.input(self.root, elements).wrong(result, block_of_rank),
             Collective::Broadcast => values.input(self.root, elements).wrong(result, 0),
             Collective::SendRecv => values.input(self.previous(), elements).wrong(result, 0),
             Collective::Barrier => 0,
@@ -117,11 +101,7 @@ impl Case {
     fn wrong_blocks(&self, result: &[u8], first: usize) -> u64 {
         let (values, elements) = (self.values(), self.input_elements());
         (0..self.size)
-            .map(|rank| {
-                values
-                    .input(rank, elements)
-                    .wrong(&result[self.block(rank)], first)
-            })
+            .map(|rank| values.input(rank, elements).wrong(&result[self.block(rank)], first))
             .sum()
     }
 
@@ -151,16 +131,7 @@ mod tests {
         let data_type = DataType::F32;
         let op = collective.reduces().then_some(ReduceOp::Sum);
         let layout = Layout::new(collective, data_type, size, 4096);
-        Case {
-            collective,
-            data_type,
-            op,
-            root: 1,
-            rank,
-            size,
-            layout,
-            round: 3,
-        }
+        Case { collective, data_type, op, root: 1, rank, size, layout, round: 3 }
     }
 
     /// All-gather by hand, so that the check itself is checked.
@@ -210,20 +181,13 @@ mod tests {
             assert!(root_case.wrong(&output) > 0, "{collective}");
 
             // The root of a broadcast or scatter already holds its result in place.
-            let rank = if collective == Collective::Reduce {
-                1
-            } else {
-                2
-            };
+            let rank = if collective == Collective::Reduce { 1 } else { 2 };
             let case = case(collective, rank, 4);
             let bytes = case.layout.in_place_bytes(collective, rank, case.root);
             let mut buffer = vec![0; bytes];
             case.prepare_in_place(&mut buffer);
             let wrong = case.wrong(case.in_place_result(&buffer));
-            assert!(
-                wrong > 0 || collective == Collective::Gather,
-                "{collective}"
-            );
+            assert!(wrong > 0 || collective == Collective::Gather, "{collective}");
         }
     }
 

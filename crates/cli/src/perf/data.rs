@@ -34,10 +34,7 @@ impl Pattern {
         let bytes = (0..elements.min(PERIOD))
             .flat_map(|index| value(index).into_iter().take(element_bytes))
             .collect();
-        Self {
-            bytes,
-            element_bytes,
-        }
+        Self { bytes, element_bytes }
     }
 
     /// Writes the pattern from element `first` on.
@@ -75,11 +72,7 @@ impl Pattern {
     }
 
     fn offset(&self, first: usize) -> usize {
-        if self.bytes.is_empty() {
-            0
-        } else {
-            first * self.element_bytes % self.bytes.len()
-        }
+        if self.bytes.is_empty() { 0 } else { first * self.element_bytes % self.bytes.len() }
     }
 }
 
@@ -193,11 +186,7 @@ impl Values {
             (true, 0) => 2.0,
             (true, _) => 0.5,
         };
-        let extra = if position == 0 && index % 3 == 1 {
-            2.0
-        } else {
-            1.0
-        };
+        let extra = if position == 0 && index % 3 == 1 { 2.0 } else { 1.0 };
         let sign = if hash & 1 == 0 { 1.0 } else { -1.0 };
         sign * magnitude * extra
     }
@@ -228,11 +217,7 @@ impl Values {
                     _ => u32::MAX,
                 };
                 let middle = (limit / self.size).min(3);
-                if middle == 0 && !signed {
-                    0
-                } else {
-                    self.balanced(rank, index, middle)
-                }
+                if middle == 0 && !signed { 0 } else { self.balanced(rank, index, middle) }
             }
         };
         i64::from(value)
@@ -240,11 +225,8 @@ impl Values {
 
     /// Values whose average over the ranks is a whole number in 1..=`greatest` (0 if that is 0).
     fn balanced(&self, rank: u32, index: u64, greatest: u32) -> i32 {
-        let middle = if greatest == 0 {
-            0
-        } else {
-            1 + below(self.hash(u32::MAX, index), greatest)
-        };
+        let middle =
+            if greatest == 0 { 0 } else { 1 + below(self.hash(u32::MAX, index), greatest) };
         let position = self.position(rank, index);
         let paired = (position | 1) < u64::from(self.size);
         match (paired, position % 2) {
@@ -285,12 +267,7 @@ mod tests {
     use super::*;
 
     fn values(data_type: DataType, op: Option<ReduceOp>, size: u32) -> Values {
-        Values {
-            data_type,
-            op,
-            size,
-            round: 7,
-        }
+        Values { data_type, op, size, round: 7 }
     }
 
     #[test]
@@ -333,9 +310,7 @@ mod tests {
         // Leaving out one rank's input changes a good part of the sums.
         let values = values(DataType::F8e4m3, Some(ReduceOp::Sum), 4);
         for rank in 0..4 {
-            let changed = (0..100)
-                .filter(|i| values.float(ReduceOp::Sum, rank, *i) != 0.0)
-                .count();
+            let changed = (0..100).filter(|i| values.float(ReduceOp::Sum, rank, *i) != 0.0).count();
             assert!(changed > 50, "rank {rank}: {changed}");
         }
     }

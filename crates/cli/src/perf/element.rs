@@ -35,10 +35,7 @@ pub(crate) fn encode(data_type: DataType, number: Number) -> [u8; 8] {
     }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "rounding to the narrower type is the aim"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "rounding to the narrower type is the aim")]
 fn single(value: f64) -> f32 {
     value as f32
 }
@@ -51,16 +48,8 @@ struct Narrow {
     greatest: u8,
 }
 
-const E4M3: Narrow = Narrow {
-    mantissa_bits: 3,
-    bias: 7,
-    greatest: 0x7e,
-};
-const E5M2: Narrow = Narrow {
-    mantissa_bits: 2,
-    bias: 15,
-    greatest: 0x7b,
-};
+const E4M3: Narrow = Narrow { mantissa_bits: 3, bias: 7, greatest: 0x7e };
+const E5M2: Narrow = Narrow { mantissa_bits: 2, bias: 15, greatest: 0x7b };
 
 impl Narrow {
     /// The value of a finite code without sign.
@@ -97,11 +86,7 @@ impl Narrow {
     #[cfg(test)]
     fn decode(&self, code: u8) -> f64 {
         let magnitude = self.magnitude(code & 0x7f);
-        if code & 0x80 == 0 {
-            magnitude
-        } else {
-            -magnitude
-        }
+        if code & 0x80 == 0 { magnitude } else { -magnitude }
     }
 }
 
@@ -146,11 +131,7 @@ mod tests {
             (DataType::F8e5m2, 57344.0, 0x7b),
         ];
         for (data_type, value, code) in table {
-            assert_eq!(
-                encode(data_type, Number::Float(value))[0],
-                code,
-                "{data_type} {value}"
-            );
+            assert_eq!(encode(data_type, Number::Float(value))[0], code, "{data_type} {value}");
         }
     }
 
@@ -182,11 +163,7 @@ mod tests {
                     Number::Integer(value.into())
                 };
                 let bytes = encode(data_type, number);
-                assert_eq!(
-                    decode(data_type, &bytes[..data_type.size()]),
-                    number,
-                    "{data_type}"
-                );
+                assert_eq!(decode(data_type, &bytes[..data_type.size()]), number, "{data_type}");
             }
         }
         let minus = encode(DataType::I32, Number::Integer(-5));

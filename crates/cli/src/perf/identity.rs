@@ -13,10 +13,7 @@ pub(crate) fn exchange(comm: &dyn Collectives) -> anyhow::Result<Vec<Device>> {
 }
 
 fn host_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
 fn record(pid: u32, host: &str) -> Vec<u8> {
@@ -30,9 +27,7 @@ fn devices(records: &[Vec<u8>]) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for (rank, record) in (0..).zip(records) {
         let (pid, host) = record.split_at(4);
-        let host = String::from_utf8_lossy(host)
-            .trim_end_matches('\0')
-            .to_owned();
+        let host = String::from_utf8_lossy(host).trim_end_matches('\0').to_owned();
         let before = devices.iter().filter(|device| device.host == host).count();
         devices.push(Device {
             rank,
@@ -52,10 +47,8 @@ mod tests {
     fn devices_are_numbered_per_host() {
         let records = [record(1, "a"), record(2, "b"), record(3, "a")];
         let devices = devices(&records);
-        let short: Vec<_> = devices
-            .iter()
-            .map(|d| (d.rank, d.pid, d.host.as_str(), d.device))
-            .collect();
+        let short: Vec<_> =
+            devices.iter().map(|d| (d.rank, d.pid, d.host.as_str(), d.device)).collect();
         assert_eq!(short, [(0, 1, "a", 0), (1, 2, "b", 0), (2, 3, "a", 1)]);
     }
 

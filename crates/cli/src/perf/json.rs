@@ -142,14 +142,9 @@ pub(crate) struct Results<'a> {
 impl Document {
     /// The document of a finished run by this process.
     pub(crate) fn new(results: &Results<'_>) -> Self {
-        let args = std::env::args_os()
-            .map(|arg| arg.to_string_lossy().into_owned())
-            .collect();
+        let args = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
         let variables = std::env::vars_os().map(|(name, value)| {
-            (
-                name.to_string_lossy().into_owned(),
-                value.to_string_lossy().into_owned(),
-            )
+            (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
         });
         Self::with(results, args, environment(variables))
     }
@@ -164,11 +159,7 @@ impl Document {
             env,
             nccl_version: version_code(),
             config: config(results.settings, results.devices),
-            results: results
-                .rows
-                .iter()
-                .map(|row| result_row(row, cpu_time))
-                .collect(),
+            results: results.rows.iter().map(|row| result_row(row, cpu_time)).collect(),
             out_of_bounds: OutOfBounds {
                 count: summary.out_of_bounds,
                 okay: word(summary.out_of_bounds == 0),
@@ -226,9 +217,7 @@ pub(crate) fn discard_temporary(path: &Path, pid: u32) {
 }
 
 fn temporary_path(path: &Path, pid: u32) -> anyhow::Result<PathBuf> {
-    let name = path
-        .file_name()
-        .with_context(|| format!("-J {}: names no file", path.display()))?;
+    let name = path.file_name().with_context(|| format!("-J {}: names no file", path.display()))?;
     let mut hidden = std::ffi::OsString::from(".");
     hidden.push(name);
     hidden.push(format!(".{pid}.tmp"));
@@ -240,11 +229,7 @@ fn environment(variables: impl Iterator<Item = (String, String)>) -> Vec<String>
     const SECRET: [&str; 5] = ["SECRET", "TOKEN", "PASSWORD", "KEY", "CREDENTIAL"];
     let mut shown: Vec<String> = variables
         .filter(|(name, _)| name.starts_with("NCCL_") || name.starts_with("RINGWAY_"))
-        .filter(|(name, _)| {
-            !SECRET
-                .iter()
-                .any(|word| name.to_ascii_uppercase().contains(word))
-        })
+        .filter(|(name, _)| !SECRET.iter().any(|word| name.to_ascii_uppercase().contains(word)))
         .map(|(name, value)| format!("{name}={value}"))
         .collect();
     shown.sort();
@@ -311,10 +296,7 @@ fn result_row(row: &Row, cpu_time: bool) -> ResultRow {
     }
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "the layout's own kind of number"
-)]
+#[expect(clippy::cast_precision_loss, reason = "the layout's own kind of number")]
 fn measurement(cell: &Cell, cpu_time: bool) -> Measurement {
     let time = finite(cell.time_us);
     Measurement {

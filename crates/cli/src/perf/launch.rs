@@ -46,9 +46,7 @@ fn run_job(settings: &Settings, size: u32) -> anyhow::Result<Outcome> {
     for rank in 0..size {
         let mut command = job.command(rank, program.as_os_str(), &args)?;
         // Rank 0 prints the table straight to our output; the others only print remarks.
-        command
-            .envs(settings.variables.iter().cloned())
-            .stdin(Stdio::null());
+        command.envs(settings.variables.iter().cloned()).stdin(Stdio::null());
         children
             .start(&mut command)
             .with_context(|| format!("cannot start rank {rank} of {size}"))?;
@@ -69,16 +67,8 @@ fn run_job(settings: &Settings, size: u32) -> anyhow::Result<Outcome> {
 
 /// Whether the rank has said why it ended.
 fn speaks_for_itself(death: &Death) -> bool {
-    let said = [
-        EXIT_NOT_PASSED,
-        EXIT_SAID,
-        EXIT_PORT_TAKEN,
-        output::EXIT_BROKEN_PIPE,
-    ];
-    death
-        .status
-        .code()
-        .is_some_and(|code| said.iter().any(|known| i32::from(*known) == code))
+    let said = [EXIT_NOT_PASSED, EXIT_SAID, EXIT_PORT_TAKEN, output::EXIT_BROKEN_PIPE];
+    death.status.code().is_some_and(|code| said.iter().any(|known| i32::from(*known) == code))
 }
 
 /// Makes the choices on the command line known to the library in a process that a launcher

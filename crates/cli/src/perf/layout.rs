@@ -38,12 +38,7 @@ impl Layout {
             collective if !deals_blocks(collective) => elements,
             _ => (elements / ranks) & !(BLOCK_BYTES / element_bytes - 1),
         };
-        Self {
-            count,
-            block_bytes: count * element_bytes,
-            input_blocks,
-            output_blocks,
-        }
+        Self { count, block_bytes: count * element_bytes, input_blocks, output_blocks }
     }
 
     /// The size the table shows.
@@ -117,11 +112,7 @@ mod tests {
         ];
         for (collective, data_type, size, asked, shown, count) in table {
             let layout = layout(collective, data_type, size, asked);
-            assert_eq!(
-                (layout.table_bytes(), layout.count),
-                (shown, count),
-                "{collective}"
-            );
+            assert_eq!((layout.table_bytes(), layout.count), (shown, count), "{collective}");
         }
     }
 
@@ -151,10 +142,7 @@ mod tests {
             (C::AllReduce, 1, 0.0),
         ];
         for (collective, size, factor) in table {
-            assert!(
-                (bus_factor(collective, size) - factor).abs() < 1e-12,
-                "{collective} {size}"
-            );
+            assert!((bus_factor(collective, size) - factor).abs() < 1e-12, "{collective} {size}");
         }
     }
 }

@@ -47,33 +47,15 @@ impl<'a> Bench<'a> {
     /// Allocates the buffers for the greatest size.
     pub(crate) fn new(comm: &'a dyn Collectives, settings: &'a Settings) -> Self {
         let (input_bytes, output_bytes) = memory::buffer_bytes(settings, comm.size());
-        let widest = settings
-            .data_types
-            .iter()
-            .map(|data_type| data_type.size())
-            .max();
+        let widest = settings.data_types.iter().map(|data_type| data_type.size()).max();
         let skew = settings.unalign * widest.unwrap_or(0);
-        let (input, output) = (
-            Buffer::new(input_bytes, skew),
-            Buffer::new(output_bytes, skew),
-        );
-        Self {
-            comm,
-            settings,
-            input,
-            output,
-            round: 0,
-        }
+        let (input, output) = (Buffer::new(input_bytes, skew), Buffer::new(output_bytes, skew));
+        Self { comm, settings, input, output, round: 0 }
     }
 
     /// Measures one row; all ranks call it alike and get the same row.
     pub(crate) fn row(&mut self, subject: &Subject) -> anyhow::Result<Row> {
-        let Subject {
-            data_type,
-            op,
-            root,
-            bytes,
-        } = *subject;
+        let Subject { data_type, op, root, bytes } = *subject;
         let (collective, size) = (self.settings.collective, self.comm.size());
         let layout = Layout::new(collective, data_type, size, bytes);
         let case = Case {
@@ -120,13 +102,7 @@ impl<'a> Bench<'a> {
         let wrong = self.check(case, in_place)?;
         let alg_bw = stats::gigabytes_per_second(case.layout.table_bytes(), seconds);
         let bus_bw = alg_bw * bus_factor(case.collective, case.size);
-        let cell = Cell {
-            time_us: shown * 1e6,
-            alg_bw,
-            bus_bw,
-            wrong,
-            iterations,
-        };
+        let cell = Cell { time_us: shown * 1e6, alg_bw, bus_bw, wrong, iterations };
         Ok((cell, timed.iterations))
     }
 
@@ -141,12 +117,7 @@ impl<'a> Bench<'a> {
         let skipped = self.settings.per_iteration_skip;
         let counted = seconds.get(skipped as usize..).unwrap_or(&[]);
         let stats = IterationStats::new(counted);
-        Ok(Iterations {
-            stats,
-            skipped,
-            seconds,
-            seconds_of_ranks,
-        })
+        Ok(Iterations { stats, skipped, seconds, seconds_of_ranks })
     }
 
     fn time(&mut self, case: &Case, in_place: bool) -> anyhow::Result<Timed> {
@@ -223,16 +194,11 @@ impl<'a> Bench<'a> {
         let mut wrong = None;
         for _ in 0..self.settings.check {
             self.round += 1;
-            let case = Case {
-                round: self.round,
-                ..*case
-            };
+            let case = Case { round: self.round, ..*case };
             self.prepare(&case, in_place);
             self.once(&case, in_place)?;
             let own = if in_place {
-                let bytes = case
-                    .layout
-                    .in_place_bytes(case.collective, case.rank, case.root);
+                let bytes = case.layout.in_place_bytes(case.collective, case.rank, case.root);
                 case.wrong(case.in_place_result(self.output.first(bytes)))
             } else {
                 case.wrong(self.output.first(output_bytes(&case)))
@@ -252,9 +218,7 @@ impl<'a> Bench<'a> {
 
     fn prepare(&mut self, case: &Case, in_place: bool) {
         if in_place {
-            let bytes = case
-                .layout
-                .in_place_bytes(case.collective, case.rank, case.root);
+            let bytes = case.layout.in_place_bytes(case.collective, case.rank, case.root);
             case.prepare_in_place(self.output.first(bytes));
         } else {
             case.prepare(
@@ -275,20 +239,10 @@ impl<'a> Bench<'a> {
                     send.copy_from_slice(receive);
                 }
                 let (to, from) = (case.next(), case.previous());
-                self.comm.send_recv(
-                    &call,
-                    Pair {
-                        send,
-                        to,
-                        receive,
-                        from,
-                    },
-                )
+                self.comm.send_recv(&call, Pair { send, to, receive, from })
             }
             (_, true) => {
-                let bytes = case
-                    .layout
-                    .in_place_bytes(case.collective, case.rank, case.root);
+                let bytes = case.layout.in_place_bytes(case.collective, case.rank, case.root);
                 self.comm.call_in_place(&call, self.output.first(bytes))
             }
             (_, false) => self.comm.call(
@@ -347,10 +301,7 @@ fn output_bytes(case: &Case) -> usize {
 
 /// The average bus bandwidth of all cells, 0 for none.
 pub(crate) fn average_bus_bandwidth(rows: &[Row]) -> f64 {
-    let cells = || {
-        rows.iter()
-            .flat_map(|row| [&row.out_of_place, &row.in_place])
-    };
+    let cells = || rows.iter().flat_map(|row| [&row.out_of_place, &row.in_place]);
     cells().map(|cell| cell.bus_bw).sum::<f64>() / as_float(cells().count().max(1))
 }
 

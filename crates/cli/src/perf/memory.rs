@@ -25,11 +25,7 @@ impl Buffer {
     pub(crate) fn new(length: usize, skew: usize) -> Self {
         let bytes = vec![1_u8; length + skew + ALIGNMENT];
         let start = bytes.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT) + skew;
-        Self {
-            bytes,
-            start,
-            length,
-        }
+        Self { bytes, start, length }
     }
 
     /// The first `length` bytes.
@@ -43,12 +39,7 @@ impl Buffer {
 pub(crate) fn buffer_bytes(settings: &Settings, size: u32) -> (usize, usize) {
     let mut needed = (0, 0);
     for data_type in &settings.data_types {
-        let layout = Layout::new(
-            settings.collective,
-            *data_type,
-            size,
-            settings.sweep.max_bytes,
-        );
+        let layout = Layout::new(settings.collective, *data_type, size, settings.sweep.max_bytes);
         // Calls in place work in the output buffer, which must hold the whole.
         let output = layout.table_bytes();
         let input = match settings.collective {
@@ -101,14 +92,8 @@ fn available_bytes() -> Option<u64> {
 }
 
 fn parse_available(meminfo: &str) -> Option<u64> {
-    let line = meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    line.split_whitespace()
-        .next()?
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1024)
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
 #[cfg(test)]
@@ -132,13 +117,8 @@ mod tests {
     #[test]
     fn too_large_is_an_error_that_says_so() {
         let mut asked = settings("all_reduce -e 64G");
-        let error = fit_into(&mut asked, 4, 4, Some(22 << 30))
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("512 GiB") && error.contains("22 GiB"),
-            "{error}"
-        );
+        let error = fit_into(&mut asked, 4, 4, Some(22 << 30)).unwrap_err().to_string();
+        assert!(error.contains("512 GiB") && error.contains("22 GiB"), "{error}");
         assert!(error.contains("lower -e"), "{error}");
     }
 
@@ -159,18 +139,12 @@ mod tests {
             assert_eq!(bytes.len(), 10_000);
             assert_eq!(bytes.as_ptr().addr() % ALIGNMENT, skew);
         }
-        assert_eq!(
-            buffer_bytes(&settings("all_gather -e 1M -b 1M"), 4),
-            (1 << 18, 1 << 20)
-        );
+        assert_eq!(buffer_bytes(&settings("all_gather -e 1M -b 1M"), 4), (1 << 18, 1 << 20));
     }
 
     #[test]
     fn meminfo_is_read() {
-        assert_eq!(
-            parse_available("MemTotal: 9 kB\nMemAvailable:   12 kB\n"),
-            Some(12_288)
-        );
+        assert_eq!(parse_available("MemTotal: 9 kB\nMemAvailable:   12 kB\n"), Some(12_288));
         assert_eq!(parse_available("MemTotal: 9 kB\n"), None);
         assert!(available_bytes().is_some());
     }

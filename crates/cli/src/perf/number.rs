@@ -16,17 +16,11 @@ pub(crate) fn fit(value: f64, width: usize) -> String {
 pub(crate) fn general(value: f64) -> String {
     const DIGITS: i32 = 6;
     if value == 0.0 || !value.is_finite() {
-        return if value == 0.0 {
-            "0".to_owned()
-        } else {
-            value.to_string().to_lowercase()
-        };
+        return if value == 0.0 { "0".to_owned() } else { value.to_string().to_lowercase() };
     }
     let scientific = exponent(value, 5);
-    let power: i32 = scientific
-        .split_once('e')
-        .and_then(|(_, power)| power.parse().ok())
-        .unwrap_or(0);
+    let power: i32 =
+        scientific.split_once('e').and_then(|(_, power)| power.parse().ok()).unwrap_or(0);
     if (-4..DIGITS).contains(&power) {
         let decimals = usize::try_from(DIGITS - 1 - power).unwrap_or(0);
         return without_trailing_zeros(&format!("{value:.decimals$}")).to_owned();
@@ -50,11 +44,7 @@ fn exponent(value: f64, decimals: usize) -> String {
 }
 
 fn without_trailing_zeros(text: &str) -> &str {
-    if text.contains('.') {
-        text.trim_end_matches('0').trim_end_matches('.')
-    } else {
-        text
-    }
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
 }
 
 #[cfg(test)]

@@ -21,14 +21,14 @@ use crate::{output, size};
 
 /// Joins the job and measures.
 pub(crate) fn run(settings: Settings, place: &Place) -> anyhow::Result<ExitCode> {
-    measure_and_report(settings, place)
-        .with_context(|| format!("rank {}", place.rank))
-        .or_else(|error| {
+    measure_and_report(settings, place).with_context(|| format!("rank {}", place.rank)).or_else(
+        |error| {
             if ranks::port_was_taken(&error) && place.rank == 0 {
                 return Ok(ExitCode::from(EXIT_PORT_TAKEN));
             }
             Err(error)
-        })
+        },
+    )
 }
 
 fn measure_and_report(mut settings: Settings, place: &Place) -> anyhow::Result<ExitCode> {
@@ -85,10 +85,7 @@ fn measure_and_report(mut settings: Settings, place: &Place) -> anyhow::Result<E
 
     let summary = summary(&rows);
     drop(progress);
-    summary
-        .footer(&settings.program())
-        .iter()
-        .try_for_each(|line| output::line(line))?;
+    summary.footer(&settings.program()).iter().try_for_each(|line| output::line(line))?;
     if let Some(path) = &settings.json {
         let results = Results {
             settings: &settings,
@@ -106,11 +103,7 @@ fn measure_and_report(mut settings: Settings, place: &Place) -> anyhow::Result<E
             "ringway perf: average bus bandwidth is more than 10 % below NCCL_TESTS_MIN_BW={wanted}"
         ));
     }
-    Ok(if summary.passes() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::from(EXIT_NOT_PASSED)
-    })
+    Ok(if summary.passes() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NOT_PASSED) })
 }
 
 fn print(progress: &Progress, lines: &[String]) -> io::Result<()> {
@@ -136,12 +129,7 @@ fn subjects(settings: &Settings, roots: &[Option<u32>]) -> Vec<Subject> {
         for &op in &settings.ops {
             for &root in roots {
                 let sizes = settings.sweep.sizes();
-                subjects.extend(sizes.map(|bytes| Subject {
-                    data_type,
-                    op,
-                    root,
-                    bytes,
-                }));
+                subjects.extend(sizes.map(|bytes| Subject { data_type, op, root, bytes }));
             }
         }
     }
@@ -149,15 +137,9 @@ fn subjects(settings: &Settings, roots: &[Option<u32>]) -> Vec<Subject> {
 }
 
 fn summary(rows: &[Row]) -> Summary {
-    let cells = rows
-        .iter()
-        .flat_map(|row| [&row.out_of_place, &row.in_place]);
-    let out_of_bounds = cells
-        .filter(|cell| cell.wrong.is_some_and(|wrong| wrong > 0))
-        .count();
-    let wanted = std::env::var("NCCL_TESTS_MIN_BW")
-        .ok()
-        .and_then(|text| text.parse().ok());
+    let cells = rows.iter().flat_map(|row| [&row.out_of_place, &row.in_place]);
+    let out_of_bounds = cells.filter(|cell| cell.wrong.is_some_and(|wrong| wrong > 0)).count();
+    let wanted = std::env::var("NCCL_TESTS_MIN_BW").ok().and_then(|text| text.parse().ok());
     Summary {
         out_of_bounds: u64::try_from(out_of_bounds).unwrap_or(u64::MAX),
         average_bus_bandwidth: average_bus_bandwidth(rows),
@@ -178,20 +160,10 @@ fn header(
         comm.size()
     )];
     if let Some(path) = &settings.json {
-        let older = if replaces {
-            " (in place of the older file)"
-        } else {
-            ""
-        };
-        lines.push(format!(
-            "# Writing JSON output to {}{older}",
-            path.display()
-        ));
+        let older = if replaces { " (in place of the older file)" } else { "" };
+        lines.push(format!("# Writing JSON output to {}{older}", path.display()));
     }
-    lines.push(format!(
-        "# Collective test starting: {}",
-        settings.program()
-    ));
+    lines.push(format!("# Collective test starting: {}", settings.program()));
     let (step, kind) = match settings.sweep.step {
         Step::Factor(factor) => (factor, "factor"),
         Step::Bytes(bytes) => (bytes, "bytes"),
@@ -212,11 +184,7 @@ fn header(
             "# iters: up to {ITERATIONS}, fewer where those would take long (-n fixes the number)"
         ));
     }
-    lines.extend(
-        remarks(settings)
-            .into_iter()
-            .map(|remark| format!("# {remark}")),
-    );
+    lines.extend(remarks(settings).into_iter().map(|remark| format!("# {remark}")));
     lines.push("#".to_owned());
     lines.push("# Using devices".to_owned());
     lines.extend(devices.iter().map(Device::line));

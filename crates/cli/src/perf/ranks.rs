@@ -47,9 +47,8 @@ pub(crate) struct Pair<'a> {
 impl Call {
     fn of_library(&self) -> ringway::Call {
         let count = self.count as u64;
-        let mut call = ringway::Call::new(self.collective, self.data_type, count)
-            .op(self.op)
-            .root(self.root);
+        let mut call =
+            ringway::Call::new(self.collective, self.data_type, count).op(self.op).root(self.root);
         call.scalar = self.scalar;
         call.deadline = self.deadline;
         call

@@ -122,11 +122,7 @@ impl Settings {
             },
             root: args.root,
             unalign: args.unalign as usize,
-            check: if collective == Collective::Barrier {
-                0
-            } else {
-                args.check
-            },
+            check: if collective == Collective::Barrier { 0 } else { args.check },
             iterations: args.iterations,
             warmup: args.warmup,
             aggregate: args.aggregate,
@@ -159,10 +155,7 @@ impl Settings {
             Choice::All => Ok((0..size).map(Some).collect()),
             Choice::One(root) if root < size => Ok(vec![Some(root)]),
             Choice::One(root) => {
-                bail!(
-                    "-r {root}: the ranks are 0 to {}; write one of them or all",
-                    size - 1
-                )
+                bail!("-r {root}: the ranks are 0 to {}; write one of them or all", size - 1)
             }
         }
     }
@@ -197,17 +190,9 @@ fn sweep(args: &PerfArgs) -> anyhow::Result<Sweep> {
         (None, None) => (MIN_BYTES, MAX_BYTES),
     };
     if args.collective == Collective::Barrier {
-        return Ok(Sweep {
-            min_bytes: 0,
-            max_bytes: 0,
-            step,
-        });
+        return Ok(Sweep { min_bytes: 0, max_bytes: 0, step });
     }
-    let sweep = Sweep {
-        min_bytes,
-        max_bytes,
-        step,
-    };
+    let sweep = Sweep { min_bytes, max_bytes, step };
     if sweep.sizes().take(ROWS_MAX + 1).count() > ROWS_MAX {
         bail!("these are more than {ROWS_MAX} sizes: raise -i, or use -f");
     }
@@ -217,14 +202,10 @@ fn sweep(args: &PerfArgs) -> anyhow::Result<Sweep> {
 fn variables(args: &PerfArgs) -> Vec<(&'static str, String)> {
     let transport = args.transport.map(|transport| transport.name().to_owned());
     let level = args.level.map(|level| level.name().to_owned());
-    [
-        ("RINGWAY_TRANSPORT", transport),
-        ("RINGWAY_LEVEL", level),
-        ("NCCL_ALGO", args.algo.clone()),
-    ]
-    .into_iter()
-    .filter_map(|(name, value)| Some((name, value?)))
-    .collect()
+    [("RINGWAY_TRANSPORT", transport), ("RINGWAY_LEVEL", level), ("NCCL_ALGO", args.algo.clone())]
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, value?)))
+        .collect()
 }
 
 fn notes_on(foreign: &ForeignArgs) -> anyhow::Result<Vec<String>> {
@@ -246,11 +227,7 @@ fn notes_on(foreign: &ForeignArgs) -> anyhow::Result<Vec<String>> {
         ("-G", foreign.graph > 0, "CUDA graphs"),
         ("-R", foreign.register > 0, "buffer registration"),
         ("-x", foreign.cta_policy.is_some(), "the CTA policy"),
-        (
-            "-V",
-            foreign.device_cta_count.is_some(),
-            "the number of CTAs",
-        ),
+        ("-V", foreign.device_cta_count.is_some(), "the number of CTAs"),
         ("-y", foreign.stream_null > 0, "the null stream"),
         ("-M", foreign.memory > 0, "the report of GPU memory"),
     ];
@@ -295,14 +272,7 @@ mod tests {
         )
         .unwrap();
         assert_eq!(format!("{short:?}"), format!("{long:?}"));
-        assert_eq!(
-            short.sweep,
-            Sweep {
-                min_bytes: 8,
-                max_bytes: 1 << 20,
-                step: Step::Factor(4)
-            }
-        );
+        assert_eq!(short.sweep, Sweep { min_bytes: 8, max_bytes: 1 << 20, step: Step::Factor(4) });
         assert_eq!(short.iterations, Some(10));
         assert_eq!(short.deadline, Some(Duration::from_secs(30)));
         assert_eq!(short.data_types, [DataType::F16]);
@@ -327,10 +297,7 @@ mod tests {
     fn sweeps() {
         let sizes = |words: &str| settings(words).unwrap().sweep.sizes().collect::<Vec<_>>();
         let all = sizes("all_reduce");
-        assert_eq!(
-            (all.first(), all.last(), all.len()),
-            (Some(&8), Some(&(128 << 20)), 25)
-        );
+        assert_eq!((all.first(), all.last(), all.len()), (Some(&8), Some(&(128 << 20)), 25));
         assert_eq!(sizes("all_reduce -b 1K -e 3K -i 1K"), [1024, 2048, 3072]);
         assert_eq!(sizes("all_reduce -b 8 -e 600 -f 8"), [8, 64, 512]);
         assert_eq!(sizes("all_reduce -b 1G"), [1 << 30]);
@@ -368,10 +335,7 @@ mod tests {
     #[test]
     fn roots_are_ranks() {
         let roots = |words: &str| settings(words).unwrap().roots(3).map_err(|e| e.to_string());
-        assert_eq!(
-            roots("broadcast -r all").unwrap(),
-            [Some(0), Some(1), Some(2)]
-        );
+        assert_eq!(roots("broadcast -r all").unwrap(), [Some(0), Some(1), Some(2)]);
         assert_eq!(roots("broadcast -r -1").unwrap().len(), 3);
         assert_eq!(roots("broadcast").unwrap(), [Some(0)]);
         assert_eq!(roots("all_reduce -r 9").unwrap(), [None]);

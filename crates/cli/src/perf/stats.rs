@@ -43,21 +43,14 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 /// A count as a floating-point number; counts here are far below 2^53.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "counts and sizes stay far below 2^53"
-)]
+#[expect(clippy::cast_precision_loss, reason = "counts and sizes stay far below 2^53")]
 pub(crate) fn as_float(count: usize) -> f64 {
     count as f64
 }
 
 /// Gigabytes (10^9) per second; 0 rather than a quotient that is no number.
 pub(crate) fn gigabytes_per_second(bytes: usize, seconds: f64) -> f64 {
-    if bytes == 0 || seconds <= 0.0 {
-        0.0
-    } else {
-        as_float(bytes) / 1e9 / seconds
-    }
+    if bytes == 0 || seconds <= 0.0 { 0.0 } else { as_float(bytes) / 1e9 / seconds }
 }
 
 /// The distribution of single iterations' times, in microseconds (`-I`).
@@ -94,11 +87,7 @@ impl IterationStats {
             p95_us: percentile(95),
             p99_us: percentile(99),
             stdev_us,
-            cv_pct: if avg_us > 0.0 {
-                stdev_us / avg_us * 100.0
-            } else {
-                0.0
-            },
+            cv_pct: if avg_us > 0.0 { stdev_us / avg_us * 100.0 } else { 0.0 },
         }
     }
 }
@@ -111,11 +100,7 @@ mod tests {
     fn averages_of_ranks() {
         let times = [2.0, 1.0, 6.0];
         for (option, expected) in [(0, 2.0), (1, 3.0), (2, 1.0), (3, 6.0)] {
-            assert_eq!(
-                Average::from_option(option).of(&times),
-                expected,
-                "-a {option}"
-            );
+            assert_eq!(Average::from_option(option).of(&times), expected, "-a {option}");
         }
     }
 

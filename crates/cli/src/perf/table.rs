@@ -80,11 +80,8 @@ pub(crate) struct Columns {
 impl Columns {
     /// The three lines above the rows.
     pub(crate) fn header(self) -> [String; 3] {
-        let (stamp_width, stamp, stamp_unit) = if self.timestamps {
-            (19, "timestamp", "%Y-%m-%d %H:%M:%S")
-        } else {
-            (0, "", "")
-        };
+        let (stamp_width, stamp, stamp_unit) =
+            if self.timestamps { (19, "timestamp", "%Y-%m-%d %H:%M:%S") } else { (0, "", "") };
         let time = if self.cpu_time { "cputime" } else { "time" };
         let lead = |size: &str, count: &str, data_type: &str, op: &str, root: &str| {
             format!("# {size:>10}  {count:>12}  {data_type:>8}  {op:>6}  {root:>6}")
@@ -102,14 +99,8 @@ impl Columns {
             )
         } else {
             (
-                format!(
-                    "  {time:>7}  {:>6}  {:>6}  {:>6}",
-                    "algbw", "busbw", "#wrong"
-                ),
-                format!(
-                    "  {:>7}  {:>6}  {:>6}  {:>6}",
-                    "(us)", "(GB/s)", "(GB/s)", ""
-                ),
+                format!("  {time:>7}  {:>6}  {:>6}  {:>6}", "algbw", "busbw", "#wrong"),
+                format!("  {:>7}  {:>6}  {:>6}  {:>6}", "(us)", "(GB/s)", "(GB/s)", ""),
             )
         };
         let placements = if self.iterations {
@@ -189,8 +180,7 @@ impl Summary {
     /// Whether the average bandwidth passes; `None` when nobody asked.
     pub(crate) fn bandwidth_passes(&self) -> Option<bool> {
         // nccl-tests lets 10 % slip.
-        self.wanted_bandwidth
-            .map(|wanted| self.average_bus_bandwidth >= wanted * 0.9)
+        self.wanted_bandwidth.map(|wanted| self.average_bus_bandwidth >= wanted * 0.9)
     }
 
     /// Whether everything passes.
@@ -204,10 +194,7 @@ impl Summary {
         let bounds = verdict(self.out_of_bounds == 0);
         let bandwidth = self.bandwidth_passes().map_or("", verdict);
         vec![
-            format!(
-                "# {:<20} : {} {bounds}",
-                "Out of bounds values", self.out_of_bounds
-            ),
+            format!("# {:<20} : {} {bounds}", "Out of bounds values", self.out_of_bounds),
             format!(
                 "# {:<20} : {} {bandwidth}",
                 "Avg bus bandwidth",
@@ -225,13 +212,7 @@ mod tests {
     use super::*;
 
     fn cell(time_us: f64, alg_bw: f64, bus_bw: f64, wrong: Option<u64>) -> Cell {
-        Cell {
-            time_us,
-            alg_bw,
-            bus_bw,
-            wrong,
-            iterations: None,
-        }
+        Cell { time_us, alg_bw, bus_bw, wrong, iterations: None }
     }
 
     fn row(bytes: usize, out_of_place: Cell, in_place: Cell) -> Row {
@@ -257,11 +238,7 @@ mod tests {
                 "           8             2     float     sum      -1    99.09    0.00    0.00    N/A    36.48    0.00    0.00    N/A",
             ),
             (
-                row(
-                    16,
-                    cell(12.88, 0.0, 0.0, Some(0)),
-                    cell(12.83, 0.0, 0.0, Some(0)),
-                ),
+                row(16, cell(12.88, 0.0, 0.0, Some(0)), cell(12.83, 0.0, 0.0, Some(0))),
                 "          16             4     float     sum      -1    12.88    0.00    0.00      0    12.83    0.00    0.00      0",
             ),
             (
@@ -278,10 +255,7 @@ mod tests {
             assert_eq!(row.line().find("float"), expected.find("float"));
         }
         let golden = "           8             2     float     sum      -1    99.09    0.00    0.00     N/A    36.48    0.00    0.00     N/A";
-        assert_eq!(
-            row(8, cell(99.09, 0.0, 0.0, None), cell(36.48, 0.0, 0.0, None)).line(),
-            golden
-        );
+        assert_eq!(row(8, cell(99.09, 0.0, 0.0, None), cell(36.48, 0.0, 0.0, None)).line(), golden);
     }
 
     fn squeeze(line: &str) -> Vec<&str> {
@@ -300,31 +274,16 @@ mod tests {
             "#        (B)    (elements)                               (us)  (GB/s)  (GB/s)             (us)  (GB/s)  (GB/s)"
         );
         assert!(placements.contains("out-of-place                       in-place"));
-        let line = row(
-            8,
-            cell(1.0, 0.0, 0.0, Some(0)),
-            cell(1.0, 0.0, 0.0, Some(0)),
-        )
-        .line();
+        let line = row(8, cell(1.0, 0.0, 0.0, Some(0)), cell(1.0, 0.0, 0.0, Some(0))).line();
         assert_eq!(line.len(), names.trim_end().len());
-        let wide = Columns {
-            iterations: true,
-            timestamps: true,
-            cpu_time: true,
-        }
-        .header();
+        let wide = Columns { iterations: true, timestamps: true, cpu_time: true }.header();
         assert!(wide[1].contains("i_p99") && wide[1].contains("cputime"));
         assert!(wide[1].ends_with("timestamp"));
     }
 
     #[test]
     fn rank_lines_are_aligned() {
-        let device = Device {
-            rank: 0,
-            pid: 123,
-            host: "node1".to_owned(),
-            device: 0,
-        };
+        let device = Device { rank: 0, pid: 123, host: "node1".to_owned(), device: 0 };
         assert_eq!(
             device.line(),
             "#  Rank  0 Group  0 Pid    123 on      node1 device  0 [0000:00:00] cpu"
@@ -333,38 +292,19 @@ mod tests {
 
     #[test]
     fn footer_says_ok_or_failed() {
-        let good = Summary {
-            out_of_bounds: 0,
-            average_bus_bandwidth: 60.168,
-            wanted_bandwidth: None,
-        };
+        let good =
+            Summary { out_of_bounds: 0, average_bus_bandwidth: 60.168, wanted_bandwidth: None };
         assert_eq!(
             good.footer("all_reduce_perf")[..2],
-            [
-                "# Out of bounds values : 0 OK",
-                "# Avg bus bandwidth    : 60.168 "
-            ]
+            ["# Out of bounds values : 0 OK", "# Avg bus bandwidth    : 60.168 "]
         );
         assert!(good.passes());
-        let bad = Summary {
-            out_of_bounds: 2,
-            wanted_bandwidth: Some(100.0),
-            ..good
-        };
+        let bad = Summary { out_of_bounds: 2, wanted_bandwidth: Some(100.0), ..good };
         assert_eq!(
             bad.footer("x")[..2],
-            [
-                "# Out of bounds values : 2 FAILED",
-                "# Avg bus bandwidth    : 60.168 FAILED"
-            ]
+            ["# Out of bounds values : 2 FAILED", "# Avg bus bandwidth    : 60.168 FAILED"]
         );
         assert!(!bad.passes());
-        assert!(
-            Summary {
-                wanted_bandwidth: Some(65.0),
-                ..good
-            }
-            .passes()
-        );
+        assert!(Summary { wanted_bandwidth: Some(65.0), ..good }.passes());
     }
 }

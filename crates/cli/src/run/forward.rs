@@ -49,10 +49,7 @@ pub(crate) struct Forwarder {
 impl Default for Forwarder {
     fn default() -> Self {
         let (running, all_done) = channel();
-        Self {
-            running: Some(running),
-            all_done,
-        }
+        Self { running: Some(running), all_done }
     }
 }
 
@@ -101,11 +98,9 @@ impl Forwarder {
     pub(crate) fn finish(mut self, patience: Duration) {
         self.running = None;
         let deadline = Instant::now() + patience;
-        while self
-            .all_done
-            .recv_timeout(deadline.saturating_duration_since(Instant::now()))
-            .is_ok()
-        {}
+        while self.all_done.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok()
+        {
+        }
     }
 }
 
@@ -119,12 +114,7 @@ fn copy_lines(
     loop {
         line.clear();
         line.extend_from_slice(label.as_bytes());
-        if reader
-            .by_ref()
-            .take(LINE_BYTES_MAX)
-            .read_until(b'\n', &mut line)?
-            == 0
-        {
+        if reader.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line)? == 0 {
             return Ok(());
         }
         if line.last() != Some(&b'\n') {

@@ -32,8 +32,7 @@ pub(crate) fn check(program: &OsStr) -> anyhow::Result<()> {
 }
 
 fn is_program(path: &Path) -> bool {
-    path.metadata()
-        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+    path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
 #[cfg(test)]

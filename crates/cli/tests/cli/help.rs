@@ -4,12 +4,7 @@ use crate::process::{finish, ringway};
 
 #[test]
 fn help_ends_with_examples() {
-    for args in [
-        &["--help"][..],
-        &["perf", "--help"],
-        &["run", "--help"],
-        &["run", "-h"],
-    ] {
+    for args in [&["--help"][..], &["perf", "--help"], &["run", "--help"], &["run", "-h"]] {
         let done = finish(&mut ringway(args));
         assert_eq!(done.status.code(), Some(0));
         let (_, examples) = done.stdout.split_once("Examples:").unwrap();
@@ -22,8 +17,5 @@ fn help_ends_with_examples() {
 #[test]
 fn version_is_the_package_version() {
     let done = finish(&mut ringway(&["--version"]));
-    assert_eq!(
-        done.stdout,
-        format!("ringway {}\n", env!("CARGO_PKG_VERSION"))
-    );
+    assert_eq!(done.stdout, format!("ringway {}\n", env!("CARGO_PKG_VERSION")));
 }

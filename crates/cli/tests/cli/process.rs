@@ -29,13 +29,7 @@ pub(crate) struct Running {
 pub(crate) fn ringway(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
     command.args(args).stdin(Stdio::null());
-    for name in [
-        "RINGWAY_RANK",
-        "RANK",
-        "OMPI_COMM_WORLD_RANK",
-        "PMI_RANK",
-        "SLURM_PROCID",
-    ] {
+    for name in ["RINGWAY_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"] {
         command.env_remove(name);
     }
     for name in ["NO_COLOR", "RINGWAY_COLOR", "NCCL_TESTS_MIN_BW"] {
@@ -46,19 +40,10 @@ pub(crate) fn ringway(args: &[&str]) -> Command {
 
 /// Starts a program and collects its output.
 pub(crate) fn start(command: &mut Command) -> Running {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let stdout = child.stdout.take().map(collect);
     let stderr = child.stderr.take().map(collect);
-    Running {
-        child,
-        stdout,
-        stderr,
-        started: Instant::now(),
-    }
+    Running { child, stdout, stderr, started: Instant::now() }
 }
 
 /// Runs a program to its end.
@@ -85,12 +70,7 @@ impl Running {
         let took = self.started.elapsed();
         let text = |thread: &mut Option<JoinHandle<String>>| thread.take().unwrap().join().unwrap();
         let (stdout, stderr) = (text(&mut self.stdout), text(&mut self.stderr));
-        Finished {
-            status,
-            stdout,
-            stderr,
-            took,
-        }
+        Finished { status, stdout, stderr, took }
     }
 }
 
@@ -116,11 +96,8 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
 /// Processes whose command line or environment holds `mark`, other than this one.
 pub(crate) fn marked(mark: &str) -> Vec<u32> {
     let holds = |path: String| {
-        std::fs::read(path).is_ok_and(|bytes| {
-            bytes
-                .windows(mark.len())
-                .any(|window| window == mark.as_bytes())
-        })
+        std::fs::read(path)
+            .is_ok_and(|bytes| bytes.windows(mark.len()).any(|window| window == mark.as_bytes()))
     };
     std::fs::read_dir("/proc")
         .unwrap()
@@ -132,19 +109,13 @@ pub(crate) fn marked(mark: &str) -> Vec<u32> {
 }
 
 fn is_zombie(pid: u32) -> bool {
-    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| {
-        stat.rsplit_once(')')
-            .is_some_and(|(_, rest)| rest.starts_with(" Z"))
-    })
+    std::fs::read_to_string(format!("/proc/{pid}/stat"))
+        .is_ok_and(|stat| stat.rsplit_once(')').is_some_and(|(_, rest)| rest.starts_with(" Z")))
 }
 
 /// Sends a signal by name.
 pub(crate) fn signal(name: &str, pid: u32) {
-    let status = Command::new("sh")
-        .arg("-c")
-        .arg(format!("kill -{name} {pid}"))
-        .status()
-        .unwrap();
+    let status = Command::new("sh").arg("-c").arg(format!("kill -{name} {pid}")).status().unwrap();
     assert!(status.success());
 }
 
@@ -160,9 +131,7 @@ impl Folder {
 
     pub(crate) fn names(&self) -> Vec<String> {
         let entries = std::fs::read_dir(&self.0).unwrap();
-        entries
-            .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
-            .collect()
+        entries.map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned()).collect()
     }
 }
 

@@ -19,23 +19,12 @@ fn settings(words: &str) -> Settings {
 }
 
 fn cell(iterations: Option<Iterations>) -> Cell {
-    Cell {
-        time_us: 12.5,
-        alg_bw: f64::NAN,
-        bus_bw: 2.0,
-        wrong: Some(0),
-        iterations,
-    }
+    Cell { time_us: 12.5, alg_bw: f64::NAN, bus_bw: 2.0, wrong: Some(0), iterations }
 }
 
 fn document(words: &str, iterations: Option<Iterations>) -> Value {
     let settings = settings(words);
-    let devices = [Device {
-        rank: 0,
-        pid: 7,
-        host: "node1".to_owned(),
-        device: 0,
-    }];
+    let devices = [Device { rank: 0, pid: 7, host: "node1".to_owned(), device: 0 }];
     let row = Row {
         bytes: 64,
         count: 16,
@@ -51,11 +40,7 @@ fn document(words: &str, iterations: Option<Iterations>) -> Value {
         settings: &settings,
         devices: &devices,
         rows: &[row],
-        summary: Summary {
-            out_of_bounds: 0,
-            average_bus_bandwidth: 2.0,
-            wanted_bandwidth: None,
-        },
+        summary: Summary { out_of_bounds: 0, average_bus_bandwidth: 2.0, wanted_bandwidth: None },
         connection: "transport shm".to_owned(),
         start_time: "2026-07-09 16:03:21".to_owned(),
         end_time: "2026-07-09 16:03:22".to_owned(),
@@ -65,12 +50,7 @@ fn document(words: &str, iterations: Option<Iterations>) -> Value {
 }
 
 fn keys(value: &Value) -> Vec<&str> {
-    let mut keys: Vec<&str> = value
-        .as_object()
-        .unwrap()
-        .keys()
-        .map(String::as_str)
-        .collect();
+    let mut keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
     keys.sort_unstable();
     keys
 }
@@ -132,29 +112,15 @@ fn keys_and_kinds_are_nccl_tests() {
             "type"
         ]
     );
-    assert_eq!(
-        keys(&row["in_place"]),
-        ["alg_bw", "bus_bw", "nwrong", "time"]
-    );
+    assert_eq!(keys(&row["in_place"]), ["alg_bw", "bus_bw", "nwrong", "time"]);
     assert_eq!(row["root"], "    -1");
     assert_eq!(row["in_place"]["nwrong"], 0.0);
-    assert_eq!(
-        row["in_place"]["alg_bw"], 0.0,
-        "NaN must not reach the file"
-    );
+    assert_eq!(row["in_place"]["alg_bw"], 0.0, "NaN must not reach the file");
     assert_eq!(json["out_of_bounds"]["okay"], "true");
     assert_eq!(json["average_bus_bandwidth"]["okay"], "unchecked");
     assert_eq!(
         keys(&json["config"]["devices"][0]),
-        [
-            "device",
-            "device_hex",
-            "device_info",
-            "group",
-            "hostname",
-            "pid",
-            "rank"
-        ]
+        ["device", "device_hex", "device_info", "group", "hostname", "pid", "rank"]
     );
 }
 
@@ -192,18 +158,9 @@ fn options_change_the_keys_they_change_in_nccl_tests() {
 #[test]
 fn secrets_and_strangers_stay_out() {
     let pair = |name: &str| (name.to_owned(), "v".to_owned());
-    let names = [
-        "PATH",
-        "RINGWAY_SECRET",
-        "NCCL_DEBUG",
-        "RINGWAY_RANK",
-        "NCCL_API_KEY",
-        "AWS_TOKEN",
-    ];
-    assert_eq!(
-        environment(names.into_iter().map(pair)),
-        ["NCCL_DEBUG=v", "RINGWAY_RANK=v"]
-    );
+    let names =
+        ["PATH", "RINGWAY_SECRET", "NCCL_DEBUG", "RINGWAY_RANK", "NCCL_API_KEY", "AWS_TOKEN"];
+    assert_eq!(environment(names.into_iter().map(pair)), ["NCCL_DEBUG=v", "RINGWAY_RANK=v"]);
 }
 
 #[test]
@@ -215,19 +172,9 @@ fn paths_are_checked_and_nothing_is_left() {
     fs::write(&file, "old").unwrap();
     assert!(check_path(&file).unwrap());
     assert_eq!(fs::read_to_string(&file).unwrap(), "old");
-    assert!(
-        check_path(&folder)
-            .unwrap_err()
-            .to_string()
-            .contains("is a folder")
-    );
+    assert!(check_path(&folder).unwrap_err().to_string().contains("is a folder"));
     let missing = folder.join("none").join("out.json");
-    assert!(
-        check_path(&missing)
-            .unwrap_err()
-            .to_string()
-            .contains("no file can be written")
-    );
+    assert!(check_path(&missing).unwrap_err().to_string().contains("no file can be written"));
 
     fs::write(temporary_path(&file, 1).unwrap(), "half").unwrap();
     discard_temporary(&file, 1);

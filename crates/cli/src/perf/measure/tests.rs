@@ -27,16 +27,7 @@ fn rows(words: &str, size: u32) -> Vec<Row> {
             for &data_type in &settings.data_types {
                 for &op in &settings.ops {
                     for bytes in settings.sweep.sizes() {
-                        rows.push(
-                            bench
-                                .row(&Subject {
-                                    data_type,
-                                    op,
-                                    root,
-                                    bytes,
-                                })
-                                .unwrap(),
-                        );
+                        rows.push(bench.row(&Subject { data_type, op, root, bytes }).unwrap());
                     }
                 }
             }
@@ -66,14 +57,7 @@ fn every_type_and_reduction_checks_out_on_every_reducing_collective() {
 
 #[test]
 fn every_type_checks_out_on_every_moving_collective() {
-    for collective in [
-        "all_gather",
-        "broadcast",
-        "gather",
-        "scatter",
-        "alltoall",
-        "sendrecv",
-    ] {
+    for collective in ["all_gather", "broadcast", "gather", "scatter", "alltoall", "sendrecv"] {
         for size in [1, 2, 4] {
             let words = format!("{collective} -d all -r all -n 1 -w 0 -b 0 -e 1K -f 16");
             assert_right(&rows(&words, size), &format!("{collective} {size}"));
@@ -83,21 +67,13 @@ fn every_type_checks_out_on_every_moving_collective() {
 
 #[test]
 fn longer_than_a_period_and_misaligned() {
-    assert_right(
-        &rows("all_reduce -d uint8 -n 1 -w 0 -b 200001 -e 200001 -u 3", 2),
-        "u8",
-    );
-    assert_right(
-        &rows("reduce_scatter -d int8 -n 1 -w 0 -b 300000 -e 300000", 3),
-        "i8",
-    );
+    assert_right(&rows("all_reduce -d uint8 -n 1 -w 0 -b 200001 -e 200001 -u 3", 2), "u8");
+    assert_right(&rows("reduce_scatter -d int8 -n 1 -w 0 -b 300000 -e 300000", 3), "i8");
 }
 
 #[test]
 fn modes_of_timing_give_full_rows() {
-    for mode in [
-        "-z 0", "-z 1", "-z 2", "-z 3", "-m 3", "-a 0", "-a 3", "-C 1", "-c 0",
-    ] {
+    for mode in ["-z 0", "-z 1", "-z 2", "-z 3", "-m 3", "-a 0", "-a 3", "-C 1", "-c 0"] {
         let rows = rows(&format!("all_gather -n 2 -b 64 -e 64 {mode}"), 2);
         assert!(rows[0].out_of_place.time_us >= 0.0, "{mode}");
         assert_eq!(rows[0].out_of_place.wrong.is_none(), mode == "-c 0");
