@@ -41,12 +41,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self {
-            lanes: 1,
-            slot_bytes: 256 << 10,
-            slots: 2,
-            scratch_bytes: 4 << 20,
-        }
+        Self { lanes: 1, slot_bytes: 256 << 10, slots: 2, scratch_bytes: 4 << 20 }
     }
 }
 
@@ -93,11 +88,7 @@ impl Context<'_> {
     pub fn values(&self, bytes: u64, form: Form) -> u64 {
         let size = form.size(self.problem.data_type) as u64;
         let values = (bytes / size).max(1);
-        if values > self.grain() {
-            values - values % self.grain()
-        } else {
-            values
-        }
+        if values > self.grain() { values - values % self.grain() } else { values }
     }
 
     /// The ranks other than this one that map its memory, and those that do not, each nearest
@@ -142,10 +133,7 @@ pub struct Lanes {
 
 impl From<usize> for Lanes {
     fn from(lane: usize) -> Self {
-        Self {
-            outgoing: lane,
-            incoming: lane,
-        }
+        Self { outgoing: lane, incoming: lane }
     }
 }
 
@@ -294,10 +282,7 @@ impl<'a> Builder<'a> {
     /// This rank's own input as an operand.
     #[must_use]
     pub fn own(&self, extent: Extent) -> Operand {
-        Operand {
-            span: self.input(extent),
-            fresh: Some(self.context.rank),
-        }
+        Operand { span: self.input(extent), fresh: Some(self.context.rank) }
     }
 
     /// Copies within this rank's reach; a copy of nothing is not written down.
@@ -315,15 +300,7 @@ impl<'a> Builder<'a> {
         let first = u32::try_from(self.operands.len()).expect("operands fit in 32 bits");
         let count = u32::try_from(operands.len()).expect("operands fit in 32 bits");
         self.operands.extend_from_slice(operands);
-        self.step(
-            lane,
-            Step::Reduce {
-                first,
-                operands: count,
-                target,
-                finish,
-            },
-        );
+        self.step(lane, Step::Reduce { first, operands: count, target, finish });
     }
 
     /// Sends through a slot of box `inbox` at `peer`.
@@ -393,10 +370,7 @@ impl<'a> Builder<'a> {
         let slot = self.take_slot(port, peer);
         let mut offset = box_offset(&layout, inbox.index, slot) + inbox.skip;
         for (index, run) in runs.iter().enumerate() {
-            let target = Landing {
-                region: Region::Scratch,
-                offset,
-            };
+            let target = Landing { region: Region::Scratch, offset };
             let signal = (index + 1 == runs.len()).then_some(data_flag(port));
             self.put(port, peer, *run, target, signal);
             offset += run.bytes(self.data_type());
@@ -421,12 +395,7 @@ impl<'a> Builder<'a> {
             let slot = self.await_slot(port, peer);
             box_offset(&layout, inbox.index, slot) + inbox.skip
         };
-        Span {
-            region: Region::Scratch,
-            offset,
-            count,
-            form,
-        }
+        Span { region: Region::Scratch, offset, count, form }
     }
 
     /// The slot of box `inbox` here in which message `index` of every channel lands: a box that all
@@ -460,13 +429,7 @@ impl<'a> Builder<'a> {
         }
         channel.slots = layout.slots;
         channel.credits.push(place);
-        self.step(
-            lane,
-            Step::Signal {
-                peer,
-                flag: credit_flag(port),
-            },
-        );
+        self.step(lane, Step::Signal { peer, flag: credit_flag(port) });
     }
 
     /// Puts straight into the output of `peer`, at value `start`: only where the two do not map
@@ -479,10 +442,7 @@ impl<'a> Builder<'a> {
                 port,
                 peer,
                 source,
-                Landing {
-                    region: Region::Output(0),
-                    offset,
-                },
+                Landing { region: Region::Output(0), offset },
                 Some(data_flag(port)),
             );
         }
@@ -514,32 +474,16 @@ impl<'a> Builder<'a> {
         if self.context.mapped(peer) {
             let slot = self.take_slot(port, peer);
             let offset = box_offset(&layout, inbox, slot);
-            let target = Span {
-                region: Region::Window(peer),
-                offset,
-                count,
-                form,
-            };
+            let target = Span { region: Region::Window(peer), offset, count, form };
             assert!(
                 target.bytes(self.data_type()) <= layout.slot_bytes,
                 "{target:?} in {layout:?}"
             );
             self.touch(peer);
             self.reduce(lane, operands, target, finish);
-            self.step(
-                lane,
-                Step::Signal {
-                    peer,
-                    flag: data_flag(port),
-                },
-            );
+            self.step(lane, Step::Signal { peer, flag: data_flag(port) });
         } else {
-            let target = Span {
-                region: Region::Scratch,
-                offset: bounce,
-                count,
-                form,
-            };
+            let target = Span { region: Region::Scratch, offset: bounce, count, form };
             self.reduce(lane, operands, target, finish);
             self.send(port, peer, inbox, target);
         }
@@ -600,16 +544,8 @@ impl<'a> Builder<'a> {
             }
         }
         let offset = stage_offset(&layout, index % layout.slots);
-        let span = Span {
-            region: Region::Scratch,
-            offset,
-            count,
-            form,
-        };
-        assert!(
-            span.bytes(self.data_type()) <= layout.stage_bytes,
-            "{span:?} in {layout:?}"
-        );
+        let span = Span { region: Region::Scratch, offset, count, form };
+        assert!(span.bytes(self.data_type()) <= layout.stage_bytes, "{span:?} in {layout:?}");
         span
     }
 
@@ -619,13 +555,7 @@ impl<'a> Builder<'a> {
         *self.published.entry(port).or_insert(0) += 1;
         for reader in readers {
             self.touch(*reader);
-            self.step(
-                lane,
-                Step::Signal {
-                    peer: *reader,
-                    flag: data_flag(port),
-                },
-            );
+            self.step(lane, Step::Signal { peer: *reader, flag: data_flag(port) });
         }
     }
 
@@ -647,25 +577,14 @@ impl<'a> Builder<'a> {
         let slot = self.await_slot(port, peer);
         let size = form.size(self.data_type()) as u64;
         let offset = stage_offset(&layout, slot) + part.start * size;
-        Span {
-            region: Region::Window(peer),
-            offset,
-            count: part.count,
-            form,
-        }
+        Span { region: Region::Window(peer), offset, count: part.count, form }
     }
 
     /// A bare signal on the data flag of `port`.
     pub fn notify(&mut self, port: Port, peer: Rank) {
         let lane = self.layout(port).lanes.outgoing;
         self.outgoing.entry((port, peer)).or_default().messages += 1;
-        self.step(
-            lane,
-            Step::Signal {
-                peer,
-                flag: data_flag(port),
-            },
-        );
+        self.step(lane, Step::Signal { peer, flag: data_flag(port) });
     }
 
     /// Waits for a bare signal on the data flag of `port`.
@@ -717,15 +636,7 @@ impl<'a> Builder<'a> {
     fn put(&mut self, port: Port, peer: Rank, source: Span, target: Landing, signal: Option<Flag>) {
         self.touch(peer);
         let lane = self.layout(port).lanes.outgoing;
-        self.step(
-            lane,
-            Step::Put {
-                peer,
-                source,
-                target,
-                signal,
-            },
-        );
+        self.step(lane, Step::Put { peer, source, target, signal });
     }
 
     fn take_slot(&mut self, port: Port, peer: Rank) -> u32 {

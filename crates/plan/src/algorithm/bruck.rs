@@ -14,20 +14,17 @@ use crate::plan::Span;
 use crate::problem::{Counts, Extent, Problem};
 use crate::types::{Collective, Form, Rank};
 
-pub(super) const COLLECTIVES: &[Collective] = &[
-    Collective::AllGather,
-    Collective::AllToAll,
-    Collective::Barrier,
-];
+pub(super) const COLLECTIVES: &[Collective] =
+    &[Collective::AllGather, Collective::AllToAll, Collective::Barrier];
 
 /// Blocks of an all_to_all pass through ranks that are neither their source nor their target.
 pub(super) fn supports(problem: &Problem) -> Result<(), String> {
     match (problem.collective, &problem.counts) {
-        (Collective::AllToAll, Counts::PerRank(_) | Counts::Pairwise { .. }) => Err(
-            "bruck passes blocks through third ranks, which must know their sizes: all_to_all \
+        (Collective::AllToAll, Counts::PerRank(_) | Counts::Pairwise { .. }) => {
+            Err("bruck passes blocks through third ranks, which must know their sizes: all_to_all \
              needs equal counts"
-                .to_owned(),
-        ),
+                .to_owned())
+        }
         _ => Ok(()),
     }
 }
@@ -48,12 +45,7 @@ fn digits(ranks: u32) -> u32 {
 fn barrier(builder: &mut Builder<'_>) {
     let context = builder.context();
     let (rank, ranks) = (context.rank, context.ranks());
-    let size = PortSize {
-        boxes: 0,
-        slot_bytes: 0,
-        stage_bytes: 0,
-        slots: 1,
-    };
+    let size = PortSize { boxes: 0, slot_bytes: 0, stage_bytes: 0, slots: 1 };
     let port = builder.port(0, size);
     for distance in (0..digits(ranks)).map(|digit| 1 << digit) {
         builder.notify(port, (rank + distance) % ranks);
@@ -72,9 +64,7 @@ fn all_gather(builder: &mut Builder<'_>) {
         slots: context.tuning.slots,
     };
     let most = context.values(context.tuning.slot_bytes, Form::Element);
-    let piece = fitting(context, most.min(problem.total()), |piece| {
-        size(piece).bytes()
-    });
+    let piece = fitting(context, most.min(problem.total()), |piece| size(piece).bytes());
     for lane in 0..context.tuning.lanes {
         let port = builder.port(lane as usize, size(piece));
         let rounds = Rounds::new(context, lane, u64::MAX, |of| problem.block(of));
@@ -106,10 +96,7 @@ fn all_to_all(builder: &mut Builder<'_>) {
     let context = builder.context();
     let ranks = context.ranks();
     let digits = digits(ranks);
-    let widest = (0..digits)
-        .map(|digit| travellers(ranks, digit))
-        .max()
-        .unwrap_or(0);
+    let widest = (0..digits).map(|digit| travellers(ranks, digit)).max().unwrap_or(0);
     let message = |piece: u64| context.element_bytes(piece * u64::from(widest));
     let size = |piece: u64| PortSize {
         boxes: digits,
@@ -120,9 +107,7 @@ fn all_to_all(builder: &mut Builder<'_>) {
     let block = Extent::new(0, context.problem.block(0).count);
     let room = context.tuning.slot_bytes / u64::from(widest);
     let most = context.values(room, Form::Element).min(block.count);
-    let piece = fitting(context, most, |piece| {
-        size(piece).bytes() + message(piece) + 64
-    });
+    let piece = fitting(context, most, |piece| size(piece).bytes() + message(piece) + 64);
     for lane in 0..context.tuning.lanes {
         let port = builder.port(lane as usize, size(piece));
         let bounce = builder.private(message(piece));

@@ -24,10 +24,7 @@ pub(super) struct Cube {
 
 impl Cube {
     pub(super) fn new(ranks: u32) -> Self {
-        Self {
-            ranks,
-            dimensions: ranks.ilog2(),
-        }
+        Self { ranks, dimensions: ranks.ilog2() }
     }
 
     pub(super) fn dimensions(self) -> u32 {
@@ -44,11 +41,7 @@ impl Cube {
     }
 
     pub(super) fn corner(self, rank: Rank) -> u32 {
-        if rank < 2 * self.guests() {
-            rank / 2
-        } else {
-            rank - self.guests()
-        }
+        if rank < 2 * self.guests() { rank / 2 } else { rank - self.guests() }
     }
 
     pub(super) fn head(self, corner: u32) -> Rank {

@@ -21,11 +21,7 @@ pub(super) struct Flow {
 
 impl Flow {
     pub(super) fn new(peer: Rank, inbox: u32, extents: Vec<Extent>) -> Self {
-        Self {
-            peer,
-            inbox,
-            extents,
-        }
+        Self { peer, inbox, extents }
     }
 
     /// Sends it all, to a rank that does nothing but receive.
@@ -70,10 +66,7 @@ fn messages(builder: &Builder<'_>, port: Port, flow: &Flow) -> Vec<Extent> {
     } else {
         u64::MAX
     };
-    flow.extents
-        .iter()
-        .flat_map(|extent| extent.pieces(most))
-        .collect()
+    flow.extents.iter().flat_map(|extent| extent.pieces(most)).collect()
 }
 
 /// Extents with those that go on into each other joined, and without empty ones.

@@ -31,11 +31,8 @@ use crate::problem::Extent;
 use crate::types::{Collective, Form, Rank};
 use layout::{Layout, Piece, pieces};
 
-pub(super) const COLLECTIVES: &[Collective] = &[
-    Collective::AllReduce,
-    Collective::ReduceScatter,
-    Collective::AllGather,
-];
+pub(super) const COLLECTIVES: &[Collective] =
+    &[Collective::AllReduce, Collective::ReduceScatter, Collective::AllGather];
 
 pub(super) fn build(builder: &mut Builder<'_>) {
     let context = builder.context();
@@ -76,9 +73,7 @@ impl Held {
             Self::Own => builder.own(extent),
             Self::Scratch(operand, first) => {
                 let data_type = builder.context().problem.data_type;
-                let span = operand
-                    .span
-                    .slice(dense.start - first, dense.count, data_type);
+                let span = operand.span.slice(dense.start - first, dense.count, data_type);
                 Operand { span, ..operand }
             }
         }
@@ -122,11 +117,8 @@ impl Table<'_> {
 
     /// A guest: hands all its values to the head and gets its result.
     fn visit(self, builder: &mut Builder<'_>, head: Rank, piece: &Piece) {
-        let sources: Vec<Span> = piece
-            .extents(&self.all())
-            .into_iter()
-            .map(|extent| builder.input(extent))
-            .collect();
+        let sources: Vec<Span> =
+            piece.extents(&self.all()).into_iter().map(|extent| builder.input(extent)).collect();
         builder.send_joined(self.inward, head, 0, &sources, self.private);
         if let Piece::Blocks { cuts, .. } = piece {
             let rank = self.layout.context.rank;
@@ -144,10 +136,7 @@ impl Table<'_> {
     fn welcome(self, builder: &mut Builder<'_>, guest: Rank, piece: &Piece) -> Held {
         let count = piece.dense(&self.all()).count;
         let span = builder.receive(self.inward, guest, 0, count, Form::Element);
-        let operand = Operand {
-            span,
-            fresh: Some(guest),
-        };
+        let operand = Operand { span, fresh: Some(guest) };
         Held::Scratch(operand, 0)
     }
 
@@ -216,11 +205,7 @@ impl Table<'_> {
     ) -> Held {
         let whole = piece.dense(seats);
         let from_input = operands.iter().any(|held| matches!(held, Held::Own));
-        let runs = if from_input {
-            piece.extents(seats)
-        } else {
-            vec![whole]
-        };
+        let runs = if from_input { piece.extents(seats) } else { vec![whole] };
         let mut start = whole.start;
         for extent in runs {
             let dense = Extent::new(start, extent.count);
@@ -228,10 +213,7 @@ impl Table<'_> {
             builder.reduce(self.lane, &operands, self.partial(dense), false);
             start = dense.end();
         }
-        let operand = Operand {
-            span: self.partial(whole),
-            fresh: None,
-        };
+        let operand = Operand { span: self.partial(whole), fresh: None };
         Held::Scratch(operand, whole.start)
     }
 
@@ -297,10 +279,8 @@ impl Table<'_> {
         for (member, extent) in piece.owned(seat).into_iter().enumerate() {
             let dense = Extent::new(start, extent.count);
             start = dense.end();
-            let operands: Vec<Operand> = held
-                .iter()
-                .map(|held| held.operand(builder, dense, extent))
-                .collect();
+            let operands: Vec<Operand> =
+                held.iter().map(|held| held.operand(builder, dense, extent)).collect();
             match layout.guest(seat) {
                 Some(guest) if member > 0 => {
                     let shape = (extent.count, Form::Element);

@@ -36,10 +36,7 @@ fn part(context: Context<'_>, lane: u32) -> Extent {
 
 /// The longest part of any lane.
 fn longest(context: Context<'_>) -> u64 {
-    (0..context.tuning.lanes)
-        .map(|lane| part(context, lane).count)
-        .max()
-        .unwrap_or(0)
+    (0..context.tuning.lanes).map(|lane| part(context, lane).count).max().unwrap_or(0)
 }
 
 /// The port through which guests get results.
@@ -118,18 +115,12 @@ impl Climb {
     fn welcome(self, builder: &mut Builder<'_>, guest: Rank, extent: Extent) -> Operand {
         let inbox = self.cube.dimensions();
         let span = builder.receive(self.edges, guest, inbox, extent.count, Form::Element);
-        let theirs = Operand {
-            span,
-            fresh: Some(guest),
-        };
+        let theirs = Operand { span, fresh: Some(guest) };
         let target = self.partial(extent.count);
         let own = builder.own(extent);
         builder.reduce(self.lane, &[own, theirs], target, false);
         builder.release(self.edges, guest);
-        Operand {
-            span: target,
-            fresh: None,
-        }
+        Operand { span: target, fresh: None }
     }
 
     /// Trades what is held along an edge and folds the two, the lower corner's first. After the
@@ -155,26 +146,14 @@ impl Climb {
             operands.swap(0, 1);
         }
         let last = dimension + 1 == self.cube.dimensions();
-        let target = if last {
-            builder.output(extent)
-        } else {
-            self.partial(extent.count)
-        };
+        let target = if last { builder.output(extent) } else { self.partial(extent.count) };
         builder.reduce(self.lane, &operands, target, last);
         builder.release(self.edges, peer);
-        Operand {
-            span: target,
-            fresh: None,
-        }
+        Operand { span: target, fresh: None }
     }
 
     fn partial(self, count: u64) -> Span {
-        Span {
-            region: Region::Scratch,
-            offset: self.partial,
-            count,
-            form: Form::Accumulator,
-        }
+        Span { region: Region::Scratch, offset: self.partial, count, form: Form::Accumulator }
     }
 }
 
@@ -233,13 +212,8 @@ impl Table {
             builder.receive_into(self.results, head, 0, extent);
             return;
         }
-        let whole = builder.slot(
-            self.rows,
-            0,
-            index,
-            extent.count * u64::from(ranks),
-            Form::Element,
-        );
+        let whole =
+            builder.slot(self.rows, 0, index, extent.count * u64::from(ranks), Form::Element);
         let rows = |of: Range<Rank>| {
             let start = u64::from(of.start) * extent.count;
             whole.slice(start, of.len() as u64 * extent.count, data_type)
@@ -251,19 +225,13 @@ impl Table {
         for dimension in 0..self.cube.dimensions() {
             let peer = self.cube.head(corner ^ (1 << dimension));
             let mine = self.cube.members(face(corner, dimension));
-            let theirs = self
-                .cube
-                .members(face(corner ^ (1 << dimension), dimension));
+            let theirs = self.cube.members(face(corner ^ (1 << dimension), dimension));
             builder.send(self.rows, peer, row(mine.start), rows(mine));
             let count = theirs.len() as u64 * extent.count;
             builder.receive(self.rows, peer, row(theirs.start), count, Form::Element);
         }
-        let operands: Vec<Operand> = (0..ranks)
-            .map(|of| Operand {
-                span: rows(of..of + 1),
-                fresh: Some(of),
-            })
-            .collect();
+        let operands: Vec<Operand> =
+            (0..ranks).map(|of| Operand { span: rows(of..of + 1), fresh: Some(of) }).collect();
         builder.reduce(self.lane, &operands, builder.output(extent), true);
         let edges = (0..self.cube.dimensions()).map(|d| self.cube.head(corner ^ (1 << d)));
         for peer in edges.chain(self.cube.guest(corner)) {
@@ -298,9 +266,7 @@ pub(super) fn all_gather(builder: &mut Builder<'_>) {
         slots: context.tuning.slots,
     };
     let most = context.values(context.tuning.slot_bytes, Form::Element);
-    let piece = fitting(context, most.min(problem.total()), |piece| {
-        size(piece).bytes()
-    });
+    let piece = fitting(context, most.min(problem.total()), |piece| size(piece).bytes());
     for lane in 0..context.tuning.lanes {
         let port = builder.port(lane as usize, size(piece));
         let rounds = Rounds::new(context, lane, u64::MAX, |of| problem.block(of));

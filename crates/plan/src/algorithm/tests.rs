@@ -9,20 +9,12 @@ use crate::types::{DataType, Level};
 use crate::verify::verify;
 
 /// The algorithms whose rounds grow with the logarithm of the ranks.
-const LOGARITHMIC: [Algorithm; 3] = [
-    Algorithm::RecursiveDoubling,
-    Algorithm::HalvingDoubling,
-    Algorithm::Bruck,
-];
+const LOGARITHMIC: [Algorithm; 3] =
+    [Algorithm::RecursiveDoubling, Algorithm::HalvingDoubling, Algorithm::Bruck];
 
 /// Small slots, so that small counts already need several pieces.
 fn narrow(lanes: u32) -> Tuning {
-    Tuning {
-        lanes,
-        slot_bytes: 256,
-        slots: 2,
-        scratch_bytes: 1 << 16,
-    }
+    Tuning { lanes, slot_bytes: 256, slots: 2, scratch_bytes: 1 << 16 }
 }
 
 fn prove(algorithm: Algorithm, problem: &Problem, hosts: &[u32], tuning: Tuning) {
@@ -92,26 +84,16 @@ fn unequal(ranks: u32) -> [Vec<u64>; 4] {
     let ranks = u64::from(ranks);
     [
         (0..ranks).map(|r| r * 37 % 101).collect(),
-        (0..ranks)
-            .map(|r| if r % 2 == 0 { 0 } else { 33 + r })
-            .collect(),
-        (0..ranks)
-            .map(|r| if r + 1 == ranks { 0 } else { 200 - r })
-            .collect(),
-        (0..ranks)
-            .map(|r| if r == ranks / 2 { 333 } else { 0 })
-            .collect(),
+        (0..ranks).map(|r| if r % 2 == 0 { 0 } else { 33 + r }).collect(),
+        (0..ranks).map(|r| if r + 1 == ranks { 0 } else { 200 - r }).collect(),
+        (0..ranks).map(|r| if r == ranks / 2 { 333 } else { 0 }).collect(),
     ]
 }
 
 #[test]
 fn unequal_blocks_are_proved() {
-    let collectives = [
-        Collective::AllGather,
-        Collective::ReduceScatter,
-        Collective::Gather,
-        Collective::Scatter,
-    ];
+    let collectives =
+        [Collective::AllGather, Collective::ReduceScatter, Collective::Gather, Collective::Scatter];
     for algorithm in Algorithm::ALL {
         for collective in collectives {
             for ranks in 1..=9_u32 {
@@ -166,10 +148,7 @@ fn logarithmic_algorithms_are_proved_for_many_ranks() {
                     _ => 1,
                 };
                 for (lanes, hosts) in (1..).zip(&placements(ranks)[..4]) {
-                    let tuning = Tuning {
-                        slot_bytes: 1 << 10,
-                        ..narrow(lanes)
-                    };
+                    let tuning = Tuning { slot_bytes: 1 << 10, ..narrow(lanes) };
                     for (count, data_type, level) in [
                         (3, DataType::Bf16, Level::Run),
                         (5, DataType::Bf16, Level::Shape),
@@ -196,10 +175,7 @@ fn types_lanes_and_slots_are_proved() {
                         for (lanes, slots) in [(3, 1), (4, 3)] {
                             let mut problem = Problem::new(collective, ranks, 1000, data_type);
                             problem.level = level;
-                            let tuning = Tuning {
-                                slots,
-                                ..narrow(lanes)
-                            };
+                            let tuning = Tuning { slots, ..narrow(lanes) };
                             let hosts: Vec<u32> = (0..ranks).map(|r| r / 2).collect();
                             prove(algorithm, &problem, &hosts, tuning);
                         }
@@ -222,10 +198,7 @@ fn a_thousand_ranks_stay_within_their_scratch() {
                     if algorithm.supports(&problem, &hosts).is_err() {
                         continue;
                     }
-                    let tuning = Tuning {
-                        lanes: 4,
-                        ..Tuning::default()
-                    };
+                    let tuning = Tuning { lanes: 4, ..Tuning::default() };
                     for rank in [0, 1, ranks / 2, ranks - 1] {
                         let part = algorithm.build(Context {
                             problem: &problem,

@@ -31,16 +31,9 @@ impl<'a> Layout<'a> {
     pub(super) fn new(context: Context<'a>) -> Self {
         let longest = match context.problem.collective {
             Collective::AllReduce => context.problem.count(),
-            _ => (0..context.ranks())
-                .map(|of| context.problem.block(of).count)
-                .max()
-                .unwrap_or(0),
+            _ => (0..context.ranks()).map(|of| context.problem.block(of).count).max().unwrap_or(0),
         };
-        let of = |piece: u64| Self {
-            context,
-            cube: Cube::new(context.ranks()),
-            piece,
-        };
+        let of = |piece: u64| Self { context, cube: Cube::new(context.ranks()), piece };
         let lanes = u64::from(context.tuning.lanes);
         let most = longest.div_ceil(lanes).next_multiple_of(context.grain());
         let piece = fitting(context, most.min(longest), |piece| of(piece).bytes());
@@ -62,11 +55,7 @@ impl<'a> Layout<'a> {
     /// What shares of a vector are multiples of: cache lines, if every seat can have one.
     fn grain(self) -> u64 {
         let grain = self.context.grain();
-        if self.piece < grain * u64::from(self.cube.corners()) {
-            1
-        } else {
-            grain
-        }
+        if self.piece < grain * u64::from(self.cube.corners()) { 1 } else { grain }
     }
 
     /// Most values that so many seats own together.
@@ -110,10 +99,7 @@ impl<'a> Layout<'a> {
     /// before, since nobody else knows when these have been read.
     pub(super) fn inbox(self, round: u32) -> Inbox {
         let before: u64 = (0..round).map(|round| self.message_bytes(round)).sum();
-        Inbox {
-            index: 0,
-            skip: self.guest_bytes() + before,
-        }
+        Inbox { index: 0, skip: self.guest_bytes() + before }
     }
 
     pub(super) fn inward(self) -> PortSize {
@@ -144,11 +130,7 @@ impl<'a> Layout<'a> {
 
     /// Partial results of the whole piece, or a message in the making.
     pub(super) fn private_bytes(self) -> u64 {
-        if self.ordered() {
-            self.longest_message()
-        } else {
-            self.whole() * self.wide()
-        }
+        if self.ordered() { self.longest_message() } else { self.whole() * self.wide() }
     }
 
     /// A guest's result in the making.
@@ -211,17 +193,9 @@ impl<'a> Layout<'a> {
 /// 0 in the order of the seats, as they stand in scratch.
 pub(super) enum Piece {
     /// A run of a vector, cut into nearly equal shares.
-    Vector {
-        whole: Extent,
-        seats: u64,
-        grain: u64,
-    },
+    Vector { whole: Extent, seats: u64, grain: u64 },
     /// A cut of every rank's block, with its dense place; seats are in rank order.
-    Blocks {
-        cube: Cube,
-        cuts: Vec<Extent>,
-        dense: Vec<u64>,
-    },
+    Blocks { cube: Cube, cuts: Vec<Extent>, dense: Vec<u64> },
 }
 
 impl Piece {
@@ -275,12 +249,7 @@ impl Piece {
     }
 
     fn share(&self, seats: &Range<u32>) -> Extent {
-        let Self::Vector {
-            whole,
-            seats: parts,
-            grain,
-        } = self
-        else {
+        let Self::Vector { whole, seats: parts, grain } = self else {
             return Extent::new(0, 0);
         };
         let first = whole.part(*parts, u64::from(seats.start), *grain);
