@@ -6,6 +6,9 @@
 //! | two_shot | all_reduce, reduce, broadcast | reduce-scatter, then all-gather, all to all |
 //! | ring | all_reduce, reduce_scatter, all_gather, broadcast, reduce | neighbours only |
 //! | direct | all_gather, broadcast, gather, scatter, all_to_all | straight to whom it concerns |
+//! | recursive_doubling | all_reduce, all_gather | all a rank has, with ranks twice as far each round |
+//! | halving_doubling | all_reduce, reduce_scatter, all_gather | half as much each round, then back |
+//! | bruck | all_gather, all_to_all, barrier | by the binary digits of the distance |
 //!
 //! A new algorithm is one file here and one line in each table below; it is then proved, run,
 //! simulated, priced and drawn with no other change.
@@ -13,8 +16,13 @@
 //! **Invariant:** all ranks derive their parts from the same arguments alone, and a rank's cost is
 //! proportional to its own steps.
 
+mod bruck;
+mod cube;
 mod direct;
+mod exchange;
+mod halving_doubling;
 mod one_shot;
+mod recursive_doubling;
 mod ring;
 mod two_shot;
 
@@ -40,11 +48,25 @@ pub enum Algorithm {
     Ring,
     /// Straight from source to destination.
     Direct,
+    /// All a rank has, with ranks twice as far each round: fewest rounds.
+    RecursiveDoubling,
+    /// Half as much each round, then back: fewest bytes in few rounds.
+    HalvingDoubling,
+    /// By the binary digits of the distance: fewest rounds for any number of ranks.
+    Bruck,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 4] = [Self::OneShot, Self::TwoShot, Self::Ring, Self::Direct];
+    pub const ALL: [Self; 7] = [
+        Self::OneShot,
+        Self::TwoShot,
+        Self::Ring,
+        Self::Direct,
+        Self::RecursiveDoubling,
+        Self::HalvingDoubling,
+        Self::Bruck,
+    ];
 
     /// The name used on the command line and in messages.
     #[must_use]
@@ -54,6 +76,9 @@ impl Algorithm {
             Self::TwoShot => "two_shot",
             Self::Ring => "ring",
             Self::Direct => "direct",
+            Self::RecursiveDoubling => "recursive_doubling",
+            Self::HalvingDoubling => "halving_doubling",
+            Self::Bruck => "bruck",
         }
     }
 
@@ -67,12 +92,18 @@ impl Algorithm {
             Self::TwoShot => two_shot::COLLECTIVES,
             Self::Ring => ring::COLLECTIVES,
             Self::Direct => direct::COLLECTIVES,
+            Self::RecursiveDoubling => recursive_doubling::COLLECTIVES,
+            Self::HalvingDoubling => halving_doubling::COLLECTIVES,
+            Self::Bruck => bruck::COLLECTIVES,
         };
         let _ = hosts;
         if !collectives.contains(&problem.collective) {
             return Err(format!("{self} has no {}", problem.collective));
         }
-        Ok(())
+        match self {
+            Self::Bruck => bruck::supports(problem),
+            _ => Ok(()),
+        }
     }
 
     /// One rank's part. Call only where [`Algorithm::supports`] says yes.
@@ -87,6 +118,9 @@ impl Algorithm {
                 Self::TwoShot => two_shot::build(&mut builder),
                 Self::Ring => ring::build(&mut builder),
                 Self::Direct => direct::build(&mut builder),
+                Self::RecursiveDoubling => recursive_doubling::build(&mut builder),
+                Self::HalvingDoubling => halving_doubling::build(&mut builder),
+                Self::Bruck => bruck::build(&mut builder),
             }
         }
         builder.finish()
@@ -154,6 +188,26 @@ fn alone(builder: &mut Builder<'_>) {
 /// The box at `to` for messages of `from` when everybody sends to everybody.
 fn box_from(from: Rank, to: Rank, ranks: Rank) -> u32 {
     (from + ranks - to) % ranks - 1
+}
+
+/// The most values, of `most`, that may be dealt with at a time, at least one: `bytes` says how
+/// much scratch of a lane it takes to deal with so many, and grows with them.
+fn fitting(context: Context<'_>, most: u64, bytes: impl Fn(u64) -> u64) -> u64 {
+    let room = context.tuning.scratch_bytes / u64::from(context.tuning.lanes);
+    if bytes(most) <= room {
+        return most.max(1);
+    }
+    let (mut fits, mut exceeds) = (0, most);
+    while fits + 1 < exceeds {
+        let middle = fits + (exceeds - fits) / 2;
+        if bytes(middle) <= room {
+            fits = middle;
+        } else {
+            exceeds = middle;
+        }
+    }
+    let ragged = fits % context.grain();
+    if fits > ragged { fits - ragged } else { fits }.max(1)
 }
 
 /// The rounds in which one lane goes through every rank's share, a piece of each at a time.

@@ -150,6 +150,31 @@ pub struct PortSize {
     pub slots: u32,
 }
 
+impl PortSize {
+    /// Bytes of scratch the port takes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let slots = u64::from(self.slots.max(1));
+        slots * (u64::from(self.boxes) * lines(self.slot_bytes) + lines(self.stage_bytes))
+    }
+}
+
+/// Where in the boxes of a port a message lands: mostly at the start of a slot, further in where
+/// several peers fill one box together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inbox {
+    /// Which box.
+    pub index: u32,
+    /// Bytes of the slot before the message.
+    pub skip: u64,
+}
+
+impl From<u32> for Inbox {
+    fn from(index: u32) -> Self {
+        Self { index, skip: 0 }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Outgoing {
     messages: u32,
@@ -213,18 +238,15 @@ impl<'a> Builder<'a> {
         if self.lanes.len() < needed {
             self.lanes.resize_with(needed, Vec::new);
         }
-        let round = |bytes: u64| bytes.next_multiple_of(64);
         let layout = PortLayout {
             lanes,
             base: self.scratch_bytes,
             boxes: size.boxes,
-            slot_bytes: round(size.slot_bytes),
-            stage_bytes: round(size.stage_bytes),
+            slot_bytes: lines(size.slot_bytes),
+            stage_bytes: lines(size.stage_bytes),
             slots: size.slots.max(1),
         };
-        let slots = u64::from(layout.slots);
-        self.scratch_bytes +=
-            slots * (u64::from(layout.boxes) * layout.slot_bytes + layout.stage_bytes);
+        self.scratch_bytes += size.bytes();
         self.ports.push(layout);
         Port(u16::try_from(self.ports.len() - 1).expect("a plan has few ports"))
     }
@@ -232,7 +254,7 @@ impl<'a> Builder<'a> {
     /// Private scratch: `bytes` at the same offset on every rank.
     pub fn private(&mut self, bytes: u64) -> u64 {
         let offset = self.scratch_bytes;
-        self.scratch_bytes += bytes.next_multiple_of(64);
+        self.scratch_bytes += lines(bytes);
         offset
     }
 
@@ -282,32 +304,118 @@ impl<'a> Builder<'a> {
     }
 
     /// Sends through a slot of box `inbox` at `peer`.
-    pub fn send(&mut self, port: Port, peer: Rank, inbox: u32, source: Span) {
-        if source.count == 0 {
+    pub fn send(&mut self, port: Port, peer: Rank, inbox: impl Into<Inbox>, source: Span) {
+        self.send_runs(port, peer, inbox.into(), &[source]);
+    }
+
+    /// Sends several runs of values as one message, in which they stand side by side: straight
+    /// into the peer's memory where that is mapped, else by way of private scratch at `bounce`.
+    pub fn send_joined(
+        &mut self,
+        port: Port,
+        peer: Rank,
+        inbox: impl Into<Inbox>,
+        sources: &[Span],
+        bounce: u64,
+    ) {
+        let runs = self.join(sources);
+        if self.context.mapped(peer) || runs.len() < 2 {
+            self.send_runs(port, peer, inbox.into(), &runs);
+            return;
+        }
+        let packed = Span {
+            region: Region::Scratch,
+            offset: bounce,
+            count: runs.iter().map(|run| run.count).sum(),
+            form: runs[0].form,
+        };
+        let lane = self.layout(port).lanes.outgoing;
+        let mut start = 0;
+        for run in runs {
+            self.copy(lane, run, packed.slice(start, run.count, self.data_type()));
+            start += run.count;
+        }
+        self.send(port, peer, inbox, packed);
+    }
+
+    /// Joins runs that go on into each other, and leaves out empty ones.
+    fn join(&self, sources: &[Span]) -> Vec<Span> {
+        let mut runs: Vec<Span> = Vec::with_capacity(sources.len());
+        for source in sources.iter().filter(|source| source.count > 0) {
+            match runs.last_mut() {
+                Some(last)
+                    if last.region == source.region
+                        && last.form == source.form
+                        && last.offset + last.bytes(self.data_type()) == source.offset =>
+                {
+                    last.count += source.count;
+                }
+                _ => runs.push(*source),
+            }
+        }
+        runs
+    }
+
+    /// One message of several puts, the last of which says that all are there.
+    fn send_runs(&mut self, port: Port, peer: Rank, inbox: Inbox, runs: &[Span]) {
+        let bytes: u64 = runs.iter().map(|run| run.bytes(self.data_type())).sum();
+        if bytes == 0 {
             return;
         }
         let layout = self.layout(port);
         assert!(
-            source.bytes(self.data_type()) <= layout.slot_bytes && inbox < layout.boxes,
-            "message of {} bytes to box {inbox} does not fit {layout:?}",
-            source.bytes(self.data_type()),
+            inbox.skip + bytes <= layout.slot_bytes && inbox.index < layout.boxes,
+            "message of {bytes} bytes to {inbox:?} does not fit {layout:?}",
         );
         let slot = self.take_slot(port, peer);
-        let target = Landing { region: Region::Scratch, offset: box_offset(&layout, inbox, slot) };
-        self.put(port, peer, source, target);
+        let mut offset = box_offset(&layout, inbox.index, slot) + inbox.skip;
+        for (index, run) in runs.iter().enumerate() {
+            let target = Landing { region: Region::Scratch, offset };
+            let signal = (index + 1 == runs.len()).then_some(data_flag(port));
+            self.put(port, peer, *run, target, signal);
+            offset += run.bytes(self.data_type());
+        }
     }
 
     /// Waits for the next message of `peer` in box `inbox` and says where it stands. Must be
     /// followed by [`Builder::release`] once it has been read.
-    pub fn receive(&mut self, port: Port, peer: Rank, inbox: u32, count: u64, form: Form) -> Span {
+    pub fn receive(
+        &mut self,
+        port: Port,
+        peer: Rank,
+        inbox: impl Into<Inbox>,
+        count: u64,
+        form: Form,
+    ) -> Span {
         let layout = self.layout(port);
+        let inbox = inbox.into();
         let offset = if count == 0 {
             0
         } else {
             let slot = self.await_slot(port, peer);
-            box_offset(&layout, inbox, slot)
+            box_offset(&layout, inbox.index, slot) + inbox.skip
         };
         Span { region: Region::Scratch, offset, count, form }
+    }
+
+    /// The slot of box `inbox` here in which message `index` of every channel lands: a box that all
+    /// peers fill together has room for this rank's own values too.
+    #[must_use]
+    pub fn slot(&self, port: Port, inbox: u32, index: u64, count: u64, form: Form) -> Span {
+        let layout = self.layout(port);
+        let slots = u64::from(layout.slots);
+        Span {
+            region: Region::Scratch,
+            offset: box_offset(&layout, inbox, 0) + index % slots * layout.slot_bytes,
+            count,
+            form,
+        }
+    }
+
+    /// Values of one message through a slot of `port`, at most.
+    #[must_use]
+    pub fn message_values(&self, port: Port, form: Form) -> u64 {
+        self.context.values(self.layout(port).slot_bytes, form)
     }
 
     /// Gives the slot of the oldest unreleased message of `peer` back.
@@ -330,7 +438,13 @@ impl<'a> Builder<'a> {
         if source.count > 0 {
             let offset = self.context.element_bytes(start);
             self.outgoing.entry((port, peer)).or_default().messages += 1;
-            self.put(port, peer, source, Landing { region: Region::Output(0), offset });
+            self.put(
+                port,
+                peer,
+                source,
+                Landing { region: Region::Output(0), offset },
+                Some(data_flag(port)),
+            );
         }
     }
 
@@ -378,7 +492,7 @@ impl<'a> Builder<'a> {
     /// Sends any number of values in messages through box `inbox`. Partner of
     /// [`Builder::receive_pieces`].
     pub fn send_pieces(&mut self, port: Port, peer: Rank, inbox: u32, source: Span) {
-        let most = self.context.values(self.layout(port).slot_bytes, source.form);
+        let most = self.message_values(port, source.form);
         for piece in Extent::new(0, source.count).pieces(most) {
             let part = source.slice(piece.start, piece.count, self.data_type());
             self.send(port, peer, inbox, part);
@@ -388,7 +502,7 @@ impl<'a> Builder<'a> {
     /// Receives messages of box `inbox` into the output.
     pub fn receive_pieces(&mut self, port: Port, peer: Rank, inbox: u32, extent: Extent) {
         let layout = self.layout(port);
-        let most = self.context.values(layout.slot_bytes, Form::Element);
+        let most = self.message_values(port, Form::Element);
         for piece in extent.pieces(most) {
             let source = self.receive(port, peer, inbox, piece.count, Form::Element);
             self.copy(layout.lanes.incoming, source, self.output(piece));
@@ -520,10 +634,10 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn put(&mut self, port: Port, peer: Rank, source: Span, target: Landing) {
+    fn put(&mut self, port: Port, peer: Rank, source: Span, target: Landing, signal: Option<Flag>) {
         self.touch(peer);
         let lane = self.layout(port).lanes.outgoing;
-        self.step(lane, Step::Put { peer, source, target, signal: Some(data_flag(port)) });
+        self.step(lane, Step::Put { peer, source, target, signal });
     }
 
     fn take_slot(&mut self, port: Port, peer: Rank) -> u32 {
@@ -554,6 +668,11 @@ impl<'a> Builder<'a> {
         let count = channel.messages;
         self.wait(lane, peer, data_flag(port), count);
     }
+}
+
+/// `bytes` in whole cache lines.
+fn lines(bytes: u64) -> u64 {
+    bytes.next_multiple_of(64)
 }
 
 fn data_flag(port: Port) -> Flag {
