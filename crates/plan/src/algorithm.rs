@@ -6,6 +6,7 @@
 //! | two_shot | all_reduce, reduce, broadcast | reduce-scatter, then all-gather, all to all |
 //! | ring | all_reduce, reduce_scatter, all_gather, broadcast, reduce | neighbours only |
 //! | direct | all_gather, broadcast, gather, scatter, all_to_all | straight to whom it concerns |
+//! | tree | all_reduce, broadcast, reduce | up and down two binary trees, half the data each |
 //!
 //! A new algorithm is one file here and one line in each table below; it is then proved, run,
 //! simulated, priced and drawn with no other change.
@@ -16,6 +17,7 @@
 mod direct;
 mod one_shot;
 mod ring;
+mod tree;
 mod two_shot;
 
 use std::fmt;
@@ -40,11 +42,19 @@ pub enum Algorithm {
     Ring,
     /// Straight from source to destination.
     Direct,
+    /// Up and down two binary trees at once: few steps for many ranks.
+    Tree,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 4] = [Self::OneShot, Self::TwoShot, Self::Ring, Self::Direct];
+    pub const ALL: [Self; 5] = [
+        Self::OneShot,
+        Self::TwoShot,
+        Self::Ring,
+        Self::Direct,
+        Self::Tree,
+    ];
 
     /// The name used on the command line and in messages.
     #[must_use]
@@ -54,6 +64,7 @@ impl Algorithm {
             Self::TwoShot => "two_shot",
             Self::Ring => "ring",
             Self::Direct => "direct",
+            Self::Tree => "tree",
         }
     }
 
@@ -67,6 +78,7 @@ impl Algorithm {
             Self::TwoShot => two_shot::COLLECTIVES,
             Self::Ring => ring::COLLECTIVES,
             Self::Direct => direct::COLLECTIVES,
+            Self::Tree => tree::COLLECTIVES,
         };
         let _ = hosts;
         if !collectives.contains(&problem.collective) {
@@ -87,6 +99,7 @@ impl Algorithm {
                 Self::TwoShot => two_shot::build(&mut builder),
                 Self::Ring => ring::build(&mut builder),
                 Self::Direct => direct::build(&mut builder),
+                Self::Tree => tree::build(&mut builder),
             }
         }
         builder.finish()
@@ -213,3 +226,5 @@ impl Rounds {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_layered;

@@ -1,0 +1,138 @@
+//! The algorithms with levels (trees, hosts, aggregated steps), proved over more placements, roots,
+//! types and ranks than the table of all algorithms.
+
+use super::*;
+use crate::types::{DataType, Level};
+use crate::verify::verify;
+
+fn prove(algorithm: Algorithm, problem: &Problem, hosts: &[u32], tuning: Tuning) {
+    if algorithm.supports(problem, hosts).is_err() {
+        return;
+    }
+    let plan = algorithm.plan(problem, hosts, tuning);
+    for in_place in [false, true] {
+        if let Err(refusal) = verify(&plan, in_place) {
+            panic!(
+                "{algorithm} {problem:?} hosts {hosts:?} {tuning:?} in place {in_place}: {refusal}"
+            );
+        }
+    }
+    for part in &plan.ranks {
+        assert!(
+            part.scratch_bytes <= tuning.scratch_bytes,
+            "{algorithm} {problem:?} {tuning:?}: {} bytes of scratch",
+            part.scratch_bytes
+        );
+    }
+}
+
+fn tuning(lanes: u32, slots: u32) -> Tuning {
+    Tuning {
+        lanes,
+        slot_bytes: 256,
+        slots,
+        scratch_bytes: 1 << 16,
+    }
+}
+
+fn placements(ranks: u32) -> Vec<Vec<u32>> {
+    let mut placements: Vec<Vec<u32>> = vec![
+        vec![0; ranks as usize],
+        (0..ranks).collect(),
+        (0..ranks).map(|r| r / 2).collect(),
+        (0..ranks).map(|r| r / 3).collect(),
+        (0..ranks).map(|r| r % 2).collect(),
+    ];
+    let uneven: &[&[u32]] = match ranks {
+        3 => &[&[7, 7, 1]],
+        4 => &[&[0, 0, 0, 1], &[0, 1, 1, 0]],
+        5 => &[&[0, 1, 1, 1, 2], &[2, 1, 0, 1, 2]],
+        7 => &[&[0, 0, 0, 0, 1, 2, 2], &[0, 0, 1, 1, 1, 1, 1]],
+        _ => &[],
+    };
+    placements.extend(uneven.iter().map(|hosts| hosts.to_vec()));
+    placements
+}
+
+fn prove_small(algorithm: Algorithm, collectives: &[Collective]) {
+    for collective in collectives {
+        for ranks in 1..=9_u32 {
+            for hosts in placements(ranks) {
+                let roots = match collective.has_root() {
+                    true => vec![0, ranks / 2, ranks - 1],
+                    false => vec![0],
+                };
+                for (root, level) in roots
+                    .into_iter()
+                    .flat_map(|root| [(root, Level::Run), (root, Level::Shape)])
+                {
+                    for count in [0, 1, 5, 64, 1000] {
+                        for (lanes, data_type) in [(1, DataType::Bf16), (2, DataType::F32)] {
+                            let mut problem = Problem::new(*collective, ranks, count, data_type);
+                            problem.level = level;
+                            problem.root = root;
+                            prove(algorithm, &problem, &hosts, tuning(lanes, 3 - lanes));
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn prove_large(algorithm: Algorithm, collectives: &[Collective]) {
+    for collective in collectives {
+        for ranks in [16, 17, 31, 33, 64_u32] {
+            let placements: [Vec<u32>; 3] = [
+                (0..ranks).collect(),
+                (0..ranks).map(|r| r / 8).collect(),
+                (0..ranks).map(|r| r % 5).collect(),
+            ];
+            for hosts in placements {
+                for level in [Level::Run, Level::Shape] {
+                    for count in [1, 70] {
+                        let mut problem = Problem::new(*collective, ranks, count, DataType::Bf16);
+                        problem.level = level;
+                        problem.root = ranks / 3;
+                        prove(algorithm, &problem, &hosts, tuning(1, 2));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Scratch of a thousand ranks' plan: only some of the parts are drafted.
+fn fits_thousand(algorithm: Algorithm, collective: Collective, level: Level) {
+    let hosts: Vec<u32> = (0..1024).map(|r| r / 8).collect();
+    let mut problem = Problem::new(collective, 1024, 4096, DataType::Bf16);
+    problem.level = level;
+    for tuning in [Tuning::default(), tuning(2, 2)] {
+        for rank in [0, 1, 511, 1023] {
+            let part = algorithm.build(Context {
+                problem: &problem,
+                rank,
+                hosts: &hosts,
+                tuning,
+            });
+            assert!(
+                part.scratch_bytes <= tuning.scratch_bytes,
+                "{algorithm} {collective} {level} {tuning:?}: {} bytes of scratch",
+                part.scratch_bytes
+            );
+        }
+    }
+}
+
+#[test]
+fn tree_is_proved_for_few_ranks() {
+    prove_small(Algorithm::Tree, tree::COLLECTIVES);
+}
+
+#[test]
+fn tree_is_proved_for_many_ranks() {
+    prove_large(Algorithm::Tree, tree::COLLECTIVES);
+    for level in [Level::Run, Level::Shape] {
+        fits_thousand(Algorithm::Tree, Collective::AllReduce, level);
+    }
+}
