@@ -7,6 +7,7 @@
 //! | ring | all_reduce, reduce_scatter, all_gather, broadcast, reduce | neighbours only |
 //! | direct | all_gather, broadcast, gather, scatter, all_to_all | straight to whom it concerns |
 //! | tree | all_reduce, broadcast, reduce | up and down two binary trees, half the data each |
+//! | hierarchical | all_reduce, all_gather, reduce_scatter, broadcast, reduce | inside hosts, and between hosts rail by rail |
 //!
 //! A new algorithm is one file here and one line in each table below; it is then proved, run,
 //! simulated, priced and drawn with no other change.
@@ -15,6 +16,7 @@
 //! proportional to its own steps.
 
 mod direct;
+mod hierarchical;
 mod one_shot;
 mod ring;
 mod tree;
@@ -44,16 +46,19 @@ pub enum Algorithm {
     Direct,
     /// Up and down two binary trees at once: few steps for many ranks.
     Tree,
+    /// Shared memory inside hosts, the network between them: every byte crosses once.
+    Hierarchical,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::OneShot,
         Self::TwoShot,
         Self::Ring,
         Self::Direct,
         Self::Tree,
+        Self::Hierarchical,
     ];
 
     /// The name used on the command line and in messages.
@@ -65,6 +70,7 @@ impl Algorithm {
             Self::Ring => "ring",
             Self::Direct => "direct",
             Self::Tree => "tree",
+            Self::Hierarchical => "hierarchical",
         }
     }
 
@@ -79,12 +85,15 @@ impl Algorithm {
             Self::Ring => ring::COLLECTIVES,
             Self::Direct => direct::COLLECTIVES,
             Self::Tree => tree::COLLECTIVES,
+            Self::Hierarchical => hierarchical::COLLECTIVES,
         };
-        let _ = hosts;
         if !collectives.contains(&problem.collective) {
             return Err(format!("{self} has no {}", problem.collective));
         }
-        Ok(())
+        match self {
+            Self::Hierarchical => hierarchical::supports(problem, hosts),
+            _ => Ok(()),
+        }
     }
 
     /// One rank's part. Call only where [`Algorithm::supports`] says yes.
@@ -100,6 +109,7 @@ impl Algorithm {
                 Self::Ring => ring::build(&mut builder),
                 Self::Direct => direct::build(&mut builder),
                 Self::Tree => tree::build(&mut builder),
+                Self::Hierarchical => hierarchical::build(&mut builder),
             }
         }
         builder.finish()

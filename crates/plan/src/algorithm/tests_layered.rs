@@ -2,6 +2,7 @@
 //! types and ranks than the table of all algorithms.
 
 use super::*;
+use crate::problem::Counts;
 use crate::types::{DataType, Level};
 use crate::verify::verify;
 
@@ -134,5 +135,59 @@ fn tree_is_proved_for_many_ranks() {
     prove_large(Algorithm::Tree, tree::COLLECTIVES);
     for level in [Level::Run, Level::Shape] {
         fits_thousand(Algorithm::Tree, Collective::AllReduce, level);
+    }
+}
+
+#[test]
+fn hierarchical_is_proved_for_few_ranks() {
+    prove_small(Algorithm::Hierarchical, hierarchical::COLLECTIVES);
+}
+
+#[test]
+fn hierarchical_is_proved_for_many_ranks() {
+    prove_large(Algorithm::Hierarchical, hierarchical::COLLECTIVES);
+    for collective in hierarchical::COLLECTIVES {
+        for level in [Level::Run, Level::Shape] {
+            fits_thousand(Algorithm::Hierarchical, *collective, level);
+        }
+    }
+}
+
+#[test]
+fn hierarchical_is_refused_where_there_is_nothing_to_layer() {
+    let mut problem = Problem::new(Collective::AllReduce, 4, 64, DataType::F32);
+    let reason = |problem: &Problem, hosts: &[u32]| {
+        Algorithm::Hierarchical
+            .supports(problem, hosts)
+            .unwrap_err()
+    };
+    assert!(reason(&problem, &[3; 4]).contains("one host"));
+    assert!(reason(&problem, &[0, 1, 2, 3]).contains("no host has two"));
+    problem.level = Level::Shape;
+    assert!(reason(&problem, &[0, 1, 1, 0]).contains("[0, 3]"));
+    problem.collective = Collective::AllGather;
+    assert_eq!(
+        Algorithm::Hierarchical.supports(&problem, &[0, 1, 1, 0]),
+        Ok(())
+    );
+}
+
+#[test]
+fn blocks_may_differ_in_size() {
+    for algorithm in [Algorithm::Hierarchical] {
+        for ranks in 2..=9_u64 {
+            let counts: Vec<u64> = (0..ranks).map(|r| r * 37 % 11 * 20).collect();
+            for collective in [Collective::AllGather, Collective::ReduceScatter] {
+                for level in [Level::Run, Level::Shape] {
+                    let ranks = u32::try_from(ranks).unwrap();
+                    let mut problem = Problem::new(collective, ranks, 0, DataType::Bf16);
+                    problem.counts = Counts::PerRank(counts.clone().into());
+                    problem.level = level;
+                    for hosts in placements(ranks) {
+                        prove(algorithm, &problem, &hosts, tuning(2, 1));
+                    }
+                }
+            }
+        }
     }
 }
