@@ -8,6 +8,7 @@
 //! | direct | all_gather, broadcast, gather, scatter, all_to_all | straight to whom it concerns |
 //! | tree | all_reduce, broadcast, reduce | up and down two binary trees, half the data each |
 //! | hierarchical | all_reduce, all_gather, reduce_scatter, broadcast, reduce | inside hosts, and between hosts rail by rail |
+//! | pat | all_reduce, all_gather, reduce_scatter | a binomial tree for each block, blocks travel together |
 //!
 //! A new algorithm is one file here and one line in each table below; it is then proved, run,
 //! simulated, priced and drawn with no other change.
@@ -18,6 +19,7 @@
 mod direct;
 mod hierarchical;
 mod one_shot;
+mod pat;
 mod ring;
 mod tree;
 mod two_shot;
@@ -48,17 +50,21 @@ pub enum Algorithm {
     Tree,
     /// Shared memory inside hosts, the network between them: every byte crosses once.
     Hierarchical,
+    /// A binomial tree for each block, all at once, with shared messages: few steps for small
+    /// blocks.
+    Pat,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::OneShot,
         Self::TwoShot,
         Self::Ring,
         Self::Direct,
         Self::Tree,
         Self::Hierarchical,
+        Self::Pat,
     ];
 
     /// The name used on the command line and in messages.
@@ -71,6 +77,7 @@ impl Algorithm {
             Self::Direct => "direct",
             Self::Tree => "tree",
             Self::Hierarchical => "hierarchical",
+            Self::Pat => "pat",
         }
     }
 
@@ -86,6 +93,7 @@ impl Algorithm {
             Self::Direct => direct::COLLECTIVES,
             Self::Tree => tree::COLLECTIVES,
             Self::Hierarchical => hierarchical::COLLECTIVES,
+            Self::Pat => pat::COLLECTIVES,
         };
         if !collectives.contains(&problem.collective) {
             return Err(format!("{self} has no {}", problem.collective));
@@ -110,6 +118,7 @@ impl Algorithm {
                 Self::Direct => direct::build(&mut builder),
                 Self::Tree => tree::build(&mut builder),
                 Self::Hierarchical => hierarchical::build(&mut builder),
+                Self::Pat => pat::build(&mut builder),
             }
         }
         builder.finish()

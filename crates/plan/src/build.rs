@@ -436,6 +436,55 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Sends several runs of values of one form side by side, as one message through a slot: copied
+    /// straight into the peer's memory where that is mapped, else by way of private scratch at
+    /// `bounce`.
+    pub fn pack_send(
+        &mut self,
+        port: Port,
+        (peer, inbox): (Rank, u32),
+        parts: &[Span],
+        bounce: u64,
+    ) {
+        let count = parts.iter().map(|part| part.count).sum();
+        let form = parts.first().map_or(Form::Element, |part| part.form);
+        if count == 0 {
+            return;
+        }
+        let layout = self.layout(port);
+        let lane = layout.lanes.outgoing;
+        let mapped = self.context.mapped(peer);
+        let (region, offset) = if mapped {
+            let slot = self.take_slot(port, peer);
+            (Region::Window(peer), box_offset(&layout, inbox, slot))
+        } else {
+            (Region::Scratch, bounce)
+        };
+        let message = Span {
+            region,
+            offset,
+            count,
+            form,
+        };
+        assert!(
+            message.bytes(self.data_type()) <= layout.slot_bytes && inbox < layout.boxes,
+            "{message:?} to box {inbox} in {layout:?}"
+        );
+        let mut start = 0;
+        for part in parts {
+            let target = message.slice(start, part.count, self.data_type());
+            self.copy(lane, *part, target);
+            start += part.count;
+        }
+        if mapped {
+            self.touch(peer);
+            let flag = data_flag(port);
+            self.step(lane, Step::Signal { peer, flag });
+        } else {
+            self.send(port, peer, inbox, message);
+        }
+    }
+
     /// Sends any number of values in messages through box `inbox`. Partner of
     /// [`Builder::receive_pieces`].
     pub fn send_pieces(&mut self, port: Port, peer: Rank, inbox: u32, source: Span) {

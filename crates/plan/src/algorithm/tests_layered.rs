@@ -2,6 +2,7 @@
 //! types and ranks than the table of all algorithms.
 
 use super::*;
+use crate::plan::Step;
 use crate::problem::Counts;
 use crate::types::{DataType, Level};
 use crate::verify::verify;
@@ -91,7 +92,12 @@ fn prove_large(algorithm: Algorithm, collectives: &[Collective]) {
             ];
             for hosts in placements {
                 for level in [Level::Run, Level::Shape] {
-                    for count in [1, 70] {
+                    // Blocks that fill one message, a whole that takes several.
+                    let some = match collective {
+                        Collective::AllGather | Collective::ReduceScatter => 5,
+                        _ => 300,
+                    };
+                    for count in [1, some] {
                         let mut problem = Problem::new(*collective, ranks, count, DataType::Bf16);
                         problem.level = level;
                         problem.root = ranks / 3;
@@ -103,10 +109,10 @@ fn prove_large(algorithm: Algorithm, collectives: &[Collective]) {
     }
 }
 
-/// Scratch of a thousand ranks' plan: only some of the parts are drafted.
+/// Scratch of a thousand ranks' plan, which does not depend on the count; some parts are drafted.
 fn fits_thousand(algorithm: Algorithm, collective: Collective, level: Level) {
     let hosts: Vec<u32> = (0..1024).map(|r| r / 8).collect();
-    let mut problem = Problem::new(collective, 1024, 4096, DataType::Bf16);
+    let mut problem = Problem::new(collective, 1024, 4, DataType::Bf16);
     problem.level = level;
     for tuning in [Tuning::default(), tuning(2, 2)] {
         for rank in [0, 1, 511, 1023] {
@@ -174,7 +180,7 @@ fn hierarchical_is_refused_where_there_is_nothing_to_layer() {
 
 #[test]
 fn blocks_may_differ_in_size() {
-    for algorithm in [Algorithm::Hierarchical] {
+    for algorithm in [Algorithm::Hierarchical, Algorithm::Pat] {
         for ranks in 2..=9_u64 {
             let counts: Vec<u64> = (0..ranks).map(|r| r * 37 % 11 * 20).collect();
             for collective in [Collective::AllGather, Collective::ReduceScatter] {
@@ -188,6 +194,50 @@ fn blocks_may_differ_in_size() {
                     }
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn pat_is_proved_for_few_ranks() {
+    prove_small(Algorithm::Pat, pat::COLLECTIVES);
+}
+
+#[test]
+fn pat_is_proved_for_many_ranks() {
+    prove_large(Algorithm::Pat, pat::COLLECTIVES);
+    for collective in pat::COLLECTIVES {
+        for level in [Level::Run, Level::Shape] {
+            fits_thousand(Algorithm::Pat, *collective, level);
+        }
+    }
+}
+
+#[test]
+fn pat_takes_a_logarithm_of_messages_for_small_blocks() {
+    let hosts: Vec<u32> = (0..64).collect();
+    for collective in [Collective::AllGather, Collective::ReduceScatter] {
+        let problem = Problem::new(collective, 64, 8, DataType::F32);
+        let plan = Algorithm::Pat.plan(&problem, &hosts, Tuning::default());
+        for part in &plan.ranks {
+            let puts = part.lanes.iter().flatten();
+            let puts = puts.filter(|step| matches!(step, Step::Put { .. }));
+            assert_eq!(puts.count(), 6);
+        }
+    }
+}
+
+#[test]
+fn more_lanes_than_a_plan_can_have_are_not_used() {
+    let hosts = [0, 0, 1, 1];
+    let tuning = Tuning {
+        scratch_bytes: 1 << 20,
+        ..tuning(64, 2)
+    };
+    for algorithm in [Algorithm::Tree, Algorithm::Hierarchical, Algorithm::Pat] {
+        for collective in Collective::ALL {
+            let problem = Problem::new(collective, 4, 5000, DataType::F32);
+            prove(algorithm, &problem, &hosts, tuning);
         }
     }
 }

@@ -210,7 +210,10 @@ impl<'a> Strand<'a> {
                 builder.release(self.show.port, root);
             }
             self.hand_on(builder, rail, mine, result);
-            builder.copy(lane, result, builder.output(mine));
+            let output = builder.output(mine);
+            if result != output {
+                builder.copy(lane, if is_root { source } else { result }, output);
+            }
         }
         if is_root {
             for (rail, _) in self.layout.other_rails() {
