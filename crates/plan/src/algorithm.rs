@@ -127,11 +127,7 @@ impl Algorithm {
     /// Every rank's part.
     #[must_use]
     pub fn plan(self, problem: &Problem, hosts: &[u32], tuning: Tuning) -> Plan {
-        self.plan_each(
-            &vec![problem.clone(); problem.ranks as usize],
-            hosts,
-            tuning,
-        )
+        self.plan_each(&vec![problem.clone(); problem.ranks as usize], hosts, tuning)
     }
 
     /// Every rank's part where the ranks' calls differ (all_to_all_v).
@@ -139,14 +135,7 @@ impl Algorithm {
     pub fn plan_each(self, problems: &[Problem], hosts: &[u32], tuning: Tuning) -> Plan {
         let ranks = (0..)
             .zip(problems)
-            .map(|(rank, problem)| {
-                self.build(Context {
-                    problem,
-                    rank,
-                    hosts,
-                    tuning,
-                })
-            })
+            .map(|(rank, problem)| self.build(Context { problem, rank, hosts, tuning }))
             .collect();
         Plan {
             algorithm: self.name().to_owned(),
@@ -185,15 +174,7 @@ fn alone(builder: &mut Builder<'_>) {
     let count = problem.output_count(0).min(problem.input_count(0));
     let whole = Extent::new(0, count);
     let lane = 0;
-    builder.port(
-        lane,
-        PortSize {
-            boxes: 0,
-            slot_bytes: 0,
-            stage_bytes: 0,
-            slots: 1,
-        },
-    );
+    builder.port(lane, PortSize { boxes: 0, slot_bytes: 0, stage_bytes: 0, slots: 1 });
     if problem.collective.reduces() {
         let own = builder.own(whole);
         builder.reduce(lane, &[own], builder.output(whole), true);
@@ -224,11 +205,7 @@ impl Rounds {
             .map(|of| share(of).part(lanes, u64::from(lane), context.grain()))
             .collect();
         let longest = parts.iter().map(|part| part.count).max().unwrap_or(0);
-        Self {
-            parts,
-            piece,
-            longest,
-        }
+        Self { parts, piece, longest }
     }
 
     fn count(&self) -> u64 {

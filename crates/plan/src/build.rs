@@ -41,12 +41,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self {
-            lanes: 1,
-            slot_bytes: 256 << 10,
-            slots: 2,
-            scratch_bytes: 4 << 20,
-        }
+        Self { lanes: 1, slot_bytes: 256 << 10, slots: 2, scratch_bytes: 4 << 20 }
     }
 }
 
@@ -93,11 +88,7 @@ impl Context<'_> {
     pub fn values(&self, bytes: u64, form: Form) -> u64 {
         let size = form.size(self.problem.data_type) as u64;
         let values = (bytes / size).max(1);
-        if values > self.grain() {
-            values - values % self.grain()
-        } else {
-            values
-        }
+        if values > self.grain() { values - values % self.grain() } else { values }
     }
 
     /// The ranks other than this one that map its memory, and those that do not, each nearest
@@ -142,10 +133,7 @@ pub struct Lanes {
 
 impl From<usize> for Lanes {
     fn from(lane: usize) -> Self {
-        Self {
-            outgoing: lane,
-            incoming: lane,
-        }
+        Self { outgoing: lane, incoming: lane }
     }
 }
 
@@ -272,10 +260,7 @@ impl<'a> Builder<'a> {
     /// This rank's own input as an operand.
     #[must_use]
     pub fn own(&self, extent: Extent) -> Operand {
-        Operand {
-            span: self.input(extent),
-            fresh: Some(self.context.rank),
-        }
+        Operand { span: self.input(extent), fresh: Some(self.context.rank) }
     }
 
     /// Copies within this rank's reach; a copy of nothing is not written down.
@@ -293,15 +278,7 @@ impl<'a> Builder<'a> {
         let first = u32::try_from(self.operands.len()).expect("operands fit in 32 bits");
         let count = u32::try_from(operands.len()).expect("operands fit in 32 bits");
         self.operands.extend_from_slice(operands);
-        self.step(
-            lane,
-            Step::Reduce {
-                first,
-                operands: count,
-                target,
-                finish,
-            },
-        );
+        self.step(lane, Step::Reduce { first, operands: count, target, finish });
     }
 
     /// Sends through a slot of box `inbox` at `peer`.
@@ -316,10 +293,7 @@ impl<'a> Builder<'a> {
             source.bytes(self.data_type()),
         );
         let slot = self.take_slot(port, peer);
-        let target = Landing {
-            region: Region::Scratch,
-            offset: box_offset(&layout, inbox, slot),
-        };
+        let target = Landing { region: Region::Scratch, offset: box_offset(&layout, inbox, slot) };
         self.put(port, peer, source, target);
     }
 
@@ -333,12 +307,7 @@ impl<'a> Builder<'a> {
             let slot = self.await_slot(port, peer);
             box_offset(&layout, inbox, slot)
         };
-        Span {
-            region: Region::Scratch,
-            offset,
-            count,
-            form,
-        }
+        Span { region: Region::Scratch, offset, count, form }
     }
 
     /// Gives the slot of the oldest unreleased message of `peer` back.
@@ -352,13 +321,7 @@ impl<'a> Builder<'a> {
         }
         channel.slots = layout.slots;
         channel.credits.push(place);
-        self.step(
-            lane,
-            Step::Signal {
-                peer,
-                flag: credit_flag(port),
-            },
-        );
+        self.step(lane, Step::Signal { peer, flag: credit_flag(port) });
     }
 
     /// Puts straight into the output of `peer`, at value `start`: only where the two do not map
@@ -367,15 +330,7 @@ impl<'a> Builder<'a> {
         if source.count > 0 {
             let offset = self.context.element_bytes(start);
             self.outgoing.entry((port, peer)).or_default().messages += 1;
-            self.put(
-                port,
-                peer,
-                source,
-                Landing {
-                    region: Region::Output(0),
-                    offset,
-                },
-            );
+            self.put(port, peer, source, Landing { region: Region::Output(0), offset });
         }
     }
 
@@ -405,32 +360,16 @@ impl<'a> Builder<'a> {
         if self.context.mapped(peer) {
             let slot = self.take_slot(port, peer);
             let offset = box_offset(&layout, inbox, slot);
-            let target = Span {
-                region: Region::Window(peer),
-                offset,
-                count,
-                form,
-            };
+            let target = Span { region: Region::Window(peer), offset, count, form };
             assert!(
                 target.bytes(self.data_type()) <= layout.slot_bytes,
                 "{target:?} in {layout:?}"
             );
             self.touch(peer);
             self.reduce(lane, operands, target, finish);
-            self.step(
-                lane,
-                Step::Signal {
-                    peer,
-                    flag: data_flag(port),
-                },
-            );
+            self.step(lane, Step::Signal { peer, flag: data_flag(port) });
         } else {
-            let target = Span {
-                region: Region::Scratch,
-                offset: bounce,
-                count,
-                form,
-            };
+            let target = Span { region: Region::Scratch, offset: bounce, count, form };
             self.reduce(lane, operands, target, finish);
             self.send(port, peer, inbox, target);
         }
@@ -460,12 +399,7 @@ impl<'a> Builder<'a> {
         } else {
             (Region::Scratch, bounce)
         };
-        let message = Span {
-            region,
-            offset,
-            count,
-            form,
-        };
+        let message = Span { region, offset, count, form };
         assert!(
             message.bytes(self.data_type()) <= layout.slot_bytes && inbox < layout.boxes,
             "{message:?} to box {inbox} in {layout:?}"
@@ -488,9 +422,7 @@ impl<'a> Builder<'a> {
     /// Sends any number of values in messages through box `inbox`. Partner of
     /// [`Builder::receive_pieces`].
     pub fn send_pieces(&mut self, port: Port, peer: Rank, inbox: u32, source: Span) {
-        let most = self
-            .context
-            .values(self.layout(port).slot_bytes, source.form);
+        let most = self.context.values(self.layout(port).slot_bytes, source.form);
         for piece in Extent::new(0, source.count).pieces(most) {
             let part = source.slice(piece.start, piece.count, self.data_type());
             self.send(port, peer, inbox, part);
@@ -542,16 +474,8 @@ impl<'a> Builder<'a> {
             }
         }
         let offset = stage_offset(&layout, index % layout.slots);
-        let span = Span {
-            region: Region::Scratch,
-            offset,
-            count,
-            form,
-        };
-        assert!(
-            span.bytes(self.data_type()) <= layout.stage_bytes,
-            "{span:?} in {layout:?}"
-        );
+        let span = Span { region: Region::Scratch, offset, count, form };
+        assert!(span.bytes(self.data_type()) <= layout.stage_bytes, "{span:?} in {layout:?}");
         span
     }
 
@@ -561,13 +485,7 @@ impl<'a> Builder<'a> {
         *self.published.entry(port).or_insert(0) += 1;
         for reader in readers {
             self.touch(*reader);
-            self.step(
-                lane,
-                Step::Signal {
-                    peer: *reader,
-                    flag: data_flag(port),
-                },
-            );
+            self.step(lane, Step::Signal { peer: *reader, flag: data_flag(port) });
         }
     }
 
@@ -589,25 +507,14 @@ impl<'a> Builder<'a> {
         let slot = self.await_slot(port, peer);
         let size = form.size(self.data_type()) as u64;
         let offset = stage_offset(&layout, slot) + part.start * size;
-        Span {
-            region: Region::Window(peer),
-            offset,
-            count: part.count,
-            form,
-        }
+        Span { region: Region::Window(peer), offset, count: part.count, form }
     }
 
     /// A bare signal on the data flag of `port`.
     pub fn notify(&mut self, port: Port, peer: Rank) {
         let lane = self.layout(port).lanes.outgoing;
         self.outgoing.entry((port, peer)).or_default().messages += 1;
-        self.step(
-            lane,
-            Step::Signal {
-                peer,
-                flag: data_flag(port),
-            },
-        );
+        self.step(lane, Step::Signal { peer, flag: data_flag(port) });
     }
 
     /// Waits for a bare signal on the data flag of `port`.
@@ -659,15 +566,7 @@ impl<'a> Builder<'a> {
     fn put(&mut self, port: Port, peer: Rank, source: Span, target: Landing) {
         self.touch(peer);
         let lane = self.layout(port).lanes.outgoing;
-        self.step(
-            lane,
-            Step::Put {
-                peer,
-                source,
-                target,
-                signal: Some(data_flag(port)),
-            },
-        );
+        self.step(lane, Step::Put { peer, source, target, signal: Some(data_flag(port)) });
     }
 
     fn take_slot(&mut self, port: Port, peer: Rank) -> u32 {

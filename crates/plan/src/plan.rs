@@ -75,11 +75,7 @@ impl Span {
     #[must_use]
     pub fn slice(&self, start: u64, count: u64, data_type: DataType) -> Self {
         debug_assert!(start + count <= self.count);
-        Self {
-            offset: self.offset + start * self.form.size(data_type) as u64,
-            count,
-            ..*self
-        }
+        Self { offset: self.offset + start * self.form.size(data_type) as u64, count, ..*self }
     }
 }
 
@@ -172,9 +168,7 @@ impl RankPlan {
     #[must_use]
     pub fn operands(&self, first: u32, count: u32) -> &[Operand] {
         let first = first as usize;
-        self.operands
-            .get(first..first + count as usize)
-            .unwrap_or(&[])
+        self.operands.get(first..first + count as usize).unwrap_or(&[])
     }
 
     /// Number of steps in all lanes.
@@ -240,10 +234,6 @@ pub struct Place {
 
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "rank {} lane {} step {}",
-            self.rank, self.lane, self.step
-        )
+        write!(f, "rank {} lane {} step {}", self.rank, self.lane, self.step)
     }
 }

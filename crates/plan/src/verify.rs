@@ -199,16 +199,8 @@ impl<'p> Run<'p> {
                 )));
             }
             for lane in 0..part.lanes.len() {
-                let place = Place {
-                    rank,
-                    lane,
-                    step: 0,
-                };
-                lanes.push(Lane {
-                    place,
-                    clock: Rc::default(),
-                    puts: HashMap::new(),
-                });
+                let place = Place { rank, lane, step: 0 };
+                lanes.push(Lane { place, clock: Rc::default(), puts: HashMap::new() });
             }
         }
         let blank = Rc::new(vec![0; lanes.len()]);
@@ -220,16 +212,8 @@ impl<'p> Run<'p> {
         let size = data_type.size() as u64;
         for rank in 0..plan.problems[0].ranks {
             let expression = expressions.leaf(rank);
-            memory.fill_input(
-                rank,
-                Value {
-                    state: State::Raw,
-                    expression,
-                    index: 0,
-                    size,
-                    skew: 0,
-                },
-            );
+            memory
+                .fill_input(rank, Value { state: State::Raw, expression, index: 0, size, skew: 0 });
         }
         Ok(Self {
             plan,
@@ -270,9 +254,7 @@ impl<'p> Run<'p> {
 
     fn current(&self, lane: usize) -> Option<Step> {
         let place = self.lanes[lane].place;
-        self.plan.ranks[place.rank as usize].lanes[place.lane]
-            .get(place.step)
-            .copied()
+        self.plan.ranks[place.rank as usize].lanes[place.lane].get(place.step).copied()
     }
 
     fn deadlock(&self, place: Place, step: Step) -> Refusal {
@@ -283,13 +265,7 @@ impl<'p> Run<'p> {
             .counters
             .get(&(peer, place.rank, flag))
             .map_or(0, |c| u32::try_from(c.raised.len()).unwrap_or(u32::MAX));
-        Refusal::Deadlock {
-            place,
-            peer,
-            flag,
-            count,
-            raised,
-        }
+        Refusal::Deadlock { place, peer, flag, count, raised }
     }
 
     /// One step; `false` where it must wait.
@@ -303,20 +279,10 @@ impl<'p> Run<'p> {
                 let values = self.read(lane, source)?;
                 self.write(lane, target, values)?;
             }
-            Step::Reduce {
-                first,
-                operands,
-                target,
-                finish,
-            } => {
+            Step::Reduce { first, operands, target, finish } => {
                 self.reduce(lane, first, operands, target, finish)?;
             }
-            Step::Put {
-                peer,
-                source,
-                target,
-                signal,
-            } => {
+            Step::Put { peer, source, target, signal } => {
                 self.put(lane, peer, source, target)?;
                 if let Some(flag) = signal {
                     self.signal(lane, peer, flag)?;
@@ -344,11 +310,8 @@ impl<'p> Run<'p> {
                         &format!("rank {peer} does not map its memory here"),
                     ));
                 }
-                let (toucher, touched) = if writes {
-                    (place.rank, peer)
-                } else {
-                    (peer, place.rank)
-                };
+                let (toucher, touched) =
+                    if writes { (place.rank, peer) } else { (peer, place.rank) };
                 self.check_touch(place, toucher, touched)?;
                 peer
             }
@@ -363,11 +326,7 @@ impl<'p> Run<'p> {
     /// Scratch is used again by the next operations: whoever writes a peer's memory, or shows a
     /// peer its own, must list it, so that the executor can wait until the peer is ready.
     fn check_touch(&self, place: Place, toucher: Rank, touched: Rank) -> Result<(), Refusal> {
-        if self.plan.ranks[toucher as usize]
-            .touches
-            .binary_search(&touched)
-            .is_err()
-        {
+        if self.plan.ranks[toucher as usize].touches.binary_search(&touched).is_err() {
             return Err(illegal(
                 place,
                 &format!("rank {toucher} does not list rank {touched} in its touches"),
@@ -430,9 +389,7 @@ impl<'p> Run<'p> {
         let event = self.event(lane);
         let clock = Rc::clone(&self.lanes[lane].clock);
         self.memory
-            .write(bytes, values, Writer::Step(event), &|other: Event| {
-                known(&clock, lane, other)
-            })
+            .write(bytes, values, Writer::Step(event), &|other: Event| known(&clock, lane, other))
             .map_err(|conflict| self.race(place, "writes", bytes, conflict))
     }
 
@@ -447,13 +404,7 @@ impl<'p> Run<'p> {
             memory::Conflict::InFlight => "a put still in flight".to_owned(),
             memory::Conflict::With(event, kind) => {
                 let at = self.lanes[event.lane].place;
-                format!(
-                    "the {kind} at {}",
-                    Place {
-                        step: event.step as usize - 1,
-                        ..at
-                    }
-                )
+                format!("the {kind} at {}", Place { step: event.step as usize - 1, ..at })
             }
         };
         Refusal::Race {
@@ -480,10 +431,7 @@ impl<'p> Run<'p> {
             return Err(illegal(place, "a reduction without its operands"));
         }
         if finish != (target.form == Form::Element) && self.wide() != self.data_type.size() as u64 {
-            return Err(illegal(
-                place,
-                "only finished reductions have the element type",
-            ));
+            return Err(illegal(place, "only finished reductions have the element type"));
         }
         let mut folded: Option<Vec<(u64, u64, Value)>> = None;
         for operand in list {
@@ -494,9 +442,7 @@ impl<'p> Run<'p> {
             let size = operand.span.form.size(self.data_type) as u64;
             let mut runs = Vec::with_capacity(values.len());
             for (index, (at, value)) in values.iter().enumerate() {
-                let end = values
-                    .get(index + 1)
-                    .map_or(operand.span.bytes(self.data_type), |n| n.0);
+                let end = values.get(index + 1).map_or(operand.span.bytes(self.data_type), |n| n.0);
                 let fresh = match value.state {
                     State::Raw => Some(self.expressions.leaf_rank(value.expression)),
                     _ => None,
@@ -529,17 +475,7 @@ impl<'p> Run<'p> {
         let values = folded
             .unwrap_or_default()
             .into_iter()
-            .map(|(start, _, value)| {
-                (
-                    start * size,
-                    Value {
-                        state,
-                        size,
-                        skew: 0,
-                        ..value
-                    },
-                )
-            })
+            .map(|(start, _, value)| (start * size, Value { state, size, skew: 0, ..value }))
             .collect();
         self.write(lane, target, values)
     }
@@ -554,17 +490,11 @@ impl<'p> Run<'p> {
         let place = self.lanes[lane].place;
         self.check_peer(place, peer)?;
         if !matches!(target.region, Region::Scratch | Region::Output(_)) {
-            return Err(illegal(
-                place,
-                "puts land in the peer's scratch or output only",
-            ));
+            return Err(illegal(place, "puts land in the peer's scratch or output only"));
         }
         let mapped = self.plan.hosts[peer as usize] == self.plan.hosts[place.rank as usize];
         if mapped && peer != place.rank && target.region != Region::Scratch {
-            return Err(illegal(
-                place,
-                &format!("rank {peer} maps only its scratch here"),
-            ));
+            return Err(illegal(place, &format!("rank {peer} maps only its scratch here")));
         }
         self.check_touch(place, place.rank, peer)?;
         let values = self.read(lane, source)?;
@@ -577,15 +507,9 @@ impl<'p> Run<'p> {
         self.puts += 1;
         let put = PutId(self.puts);
         self.memory
-            .write(bytes, values, Writer::Put(put), &|other: Event| {
-                known(&clock, lane, other)
-            })
+            .write(bytes, values, Writer::Put(put), &|other: Event| known(&clock, lane, other))
             .map_err(|conflict| self.race(place, "writes", bytes, conflict))?;
-        self.lanes[lane]
-            .puts
-            .entry(peer)
-            .or_default()
-            .push((bytes, put));
+        self.lanes[lane].puts.entry(peer).or_default().push((bytes, put));
         Ok(())
     }
 
@@ -593,31 +517,19 @@ impl<'p> Run<'p> {
         let place = self.lanes[lane].place;
         self.check_peer(place, peer)?;
         if usize::from(flag) >= FLAGS_MAX {
-            return Err(illegal(
-                place,
-                &format!("flag {flag}: the most is {}", FLAGS_MAX - 1),
-            ));
+            return Err(illegal(place, &format!("flag {flag}: the most is {}", FLAGS_MAX - 1)));
         }
         let puts = self.lanes[lane].puts.get(&peer).map_or(0, Vec::len);
         let step = self.event(lane).step;
         let clock = Rc::clone(&self.lanes[lane].clock);
         let counter = self.counters.entry((place.rank, peer, flag)).or_default();
-        if counter
-            .raised
-            .first()
-            .is_some_and(|first| first.lane != lane)
-        {
+        if counter.raised.first().is_some_and(|first| first.lane != lane) {
             return Err(illegal(
                 place,
                 &format!("flag {flag} at rank {peer} is raised by two lanes"),
             ));
         }
-        counter.raised.push(Raised {
-            clock,
-            lane,
-            step,
-            puts,
-        });
+        counter.raised.push(Raised { clock, lane, step, puts });
         self.proof.signals += 1;
         Ok(())
     }
@@ -639,12 +551,8 @@ impl<'p> Run<'p> {
             return Ok(false);
         };
         counter.waited = counter.waited.max(count);
-        let (clock, from, step, puts) = (
-            Rc::clone(&raised.clock),
-            raised.lane,
-            raised.step,
-            raised.puts,
-        );
+        let (clock, from, step, puts) =
+            (Rc::clone(&raised.clock), raised.lane, raised.step, raised.puts);
         let mine = Rc::make_mut(&mut self.lanes[lane].clock);
         for (known, told) in mine.iter_mut().zip(clock.iter()) {
             *known = (*known).max(*told);
@@ -652,11 +560,7 @@ impl<'p> Run<'p> {
         mine[from] = mine[from].max(step);
         let event = self.event(lane);
         let seen = self.seen.entry((from, lane)).or_default();
-        if let Some(sent) = self.lanes[from]
-            .puts
-            .get(&place.rank)
-            .filter(|_| puts > *seen)
-        {
+        if let Some(sent) = self.lanes[from].puts.get(&place.rank).filter(|_| puts > *seen) {
             for (bytes, put) in &sent[*seen..puts] {
                 self.memory.land(*bytes, *put, event);
             }
@@ -687,12 +591,7 @@ impl<'p> Run<'p> {
     /// What the lanes of `rank` know at the end, joined.
     fn final_knowledge(&self, rank: Rank) -> Clock {
         let mut joined = vec![0; self.lanes.len()];
-        for (index, lane) in self
-            .lanes
-            .iter()
-            .enumerate()
-            .filter(|(_, l)| l.place.rank == rank)
-        {
+        for (index, lane) in self.lanes.iter().enumerate().filter(|(_, l)| l.place.rank == rank) {
             for (known, told) in joined.iter_mut().zip(lane.clock.iter()) {
                 *known = (*known).max(*told);
             }
@@ -707,8 +606,5 @@ fn known(clock: &Clock, lane: usize, event: Event) -> bool {
 }
 
 fn illegal(place: Place, what: &str) -> Refusal {
-    Refusal::Illegal {
-        place,
-        what: what.to_owned(),
-    }
+    Refusal::Illegal { place, what: what.to_owned() }
 }

@@ -116,12 +116,7 @@ impl Layout {
             }
         }
         let rails = hosts.iter().map(Vec::len).min().unwrap_or(0);
-        let mut layout = Self {
-            hosts,
-            rails,
-            host: 0,
-            index: 0,
-        };
+        let mut layout = Self { hosts, rails, host: 0, index: 0 };
         (layout.host, layout.index) = layout.place(context.rank);
         layout
     }
@@ -206,19 +201,14 @@ impl Show<'_> {
         let rank = builder.context().rank;
         let mut sources = self.layout.locals().to_vec();
         sources.sort_unstable();
-        let mut operands: Vec<Operand> = partial
-            .map(|span| Operand { span, fresh: None })
-            .into_iter()
-            .collect();
+        let mut operands: Vec<Operand> =
+            partial.map(|span| Operand { span, fresh: None }).into_iter().collect();
         for source in sources {
             operands.push(if source == rank {
                 builder.own(mine)
             } else {
                 let span = self.look(builder, source, mine.count);
-                Operand {
-                    span,
-                    fresh: Some(source),
-                }
+                Operand { span, fresh: Some(source) }
             });
         }
         operands

@@ -28,11 +28,8 @@ use crate::types::{Collective, Form, Rank};
 use fold::{Fold, Store};
 use spread::Spread;
 
-pub(super) const COLLECTIVES: &[Collective] = &[
-    Collective::AllReduce,
-    Collective::AllGather,
-    Collective::ReduceScatter,
-];
+pub(super) const COLLECTIVES: &[Collective] =
+    &[Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter];
 
 /// Most lanes of the tuning that are used: each has up to two ports.
 const LANES: u32 = 32;
@@ -96,19 +93,11 @@ impl Cutting {
         let room = context.tuning.scratch_bytes / u64::from(context.tuning.lanes);
         let boxes = distances(context.ranks()).count() as u64;
         let ports = u64::from(folds) + u64::from(spreads);
-        let form = if folds {
-            Form::Accumulator
-        } else {
-            Form::Element
-        };
+        let form = if folds { Form::Accumulator } else { Form::Element };
         let part = if folds { room / 2 } else { room };
         let bytes = (part / (ports * boxes * slots + 1)).min(context.tuning.slot_bytes);
         let message = context.values(bytes, form);
-        let piece = if folds {
-            message.min(Store::piece(context, room / 2))
-        } else {
-            message
-        };
+        let piece = if folds { message.min(Store::piece(context, room / 2)) } else { message };
         Self {
             piece,
             message,

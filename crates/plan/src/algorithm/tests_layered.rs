@@ -29,12 +29,7 @@ fn prove(algorithm: Algorithm, problem: &Problem, hosts: &[u32], tuning: Tuning)
 }
 
 fn tuning(lanes: u32, slots: u32) -> Tuning {
-    Tuning {
-        lanes,
-        slot_bytes: 256,
-        slots,
-        scratch_bytes: 1 << 16,
-    }
+    Tuning { lanes, slot_bytes: 256, slots, scratch_bytes: 1 << 16 }
 }
 
 fn placements(ranks: u32) -> Vec<Vec<u32>> {
@@ -64,9 +59,8 @@ fn prove_small(algorithm: Algorithm, collectives: &[Collective]) {
                     true => vec![0, ranks / 2, ranks - 1],
                     false => vec![0],
                 };
-                for (root, level) in roots
-                    .into_iter()
-                    .flat_map(|root| [(root, Level::Run), (root, Level::Shape)])
+                for (root, level) in
+                    roots.into_iter().flat_map(|root| [(root, Level::Run), (root, Level::Shape)])
                 {
                     for count in [0, 1, 5, 64, 1000] {
                         for (lanes, data_type) in [(1, DataType::Bf16), (2, DataType::F32)] {
@@ -116,12 +110,7 @@ fn fits_thousand(algorithm: Algorithm, collective: Collective, level: Level) {
     problem.level = level;
     for tuning in [Tuning::default(), tuning(2, 2)] {
         for rank in [0, 1, 511, 1023] {
-            let part = algorithm.build(Context {
-                problem: &problem,
-                rank,
-                hosts: &hosts,
-                tuning,
-            });
+            let part = algorithm.build(Context { problem: &problem, rank, hosts: &hosts, tuning });
             assert!(
                 part.scratch_bytes <= tuning.scratch_bytes,
                 "{algorithm} {collective} {level} {tuning:?}: {} bytes of scratch",
@@ -163,19 +152,14 @@ fn hierarchical_is_proved_for_many_ranks() {
 fn hierarchical_is_refused_where_there_is_nothing_to_layer() {
     let mut problem = Problem::new(Collective::AllReduce, 4, 64, DataType::F32);
     let reason = |problem: &Problem, hosts: &[u32]| {
-        Algorithm::Hierarchical
-            .supports(problem, hosts)
-            .unwrap_err()
+        Algorithm::Hierarchical.supports(problem, hosts).unwrap_err()
     };
     assert!(reason(&problem, &[3; 4]).contains("one host"));
     assert!(reason(&problem, &[0, 1, 2, 3]).contains("no host has two"));
     problem.level = Level::Shape;
     assert!(reason(&problem, &[0, 1, 1, 0]).contains("[0, 3]"));
     problem.collective = Collective::AllGather;
-    assert_eq!(
-        Algorithm::Hierarchical.supports(&problem, &[0, 1, 1, 0]),
-        Ok(())
-    );
+    assert_eq!(Algorithm::Hierarchical.supports(&problem, &[0, 1, 1, 0]), Ok(()));
 }
 
 #[test]
@@ -230,10 +214,7 @@ fn pat_takes_a_logarithm_of_messages_for_small_blocks() {
 #[test]
 fn more_lanes_than_a_plan_can_have_are_not_used() {
     let hosts = [0, 0, 1, 1];
-    let tuning = Tuning {
-        scratch_bytes: 1 << 20,
-        ..tuning(64, 2)
-    };
+    let tuning = Tuning { scratch_bytes: 1 << 20, ..tuning(64, 2) };
     for algorithm in [Algorithm::Tree, Algorithm::Hierarchical, Algorithm::Pat] {
         for collective in Collective::ALL {
             let problem = Problem::new(collective, 4, 5000, DataType::F32);

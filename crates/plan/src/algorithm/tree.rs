@@ -21,11 +21,8 @@ use crate::plan::{FLAGS_MAX, LANES_MAX, Operand, Region, Span};
 use crate::problem::Extent;
 use crate::types::{Collective, Form, Level, Rank};
 
-pub(super) const COLLECTIVES: &[Collective] = &[
-    Collective::AllReduce,
-    Collective::Broadcast,
-    Collective::Reduce,
-];
+pub(super) const COLLECTIVES: &[Collective] =
+    &[Collective::AllReduce, Collective::Broadcast, Collective::Reduce];
 
 /// Most lanes of the tuning that are used: each becomes two trees with two lanes and two ports.
 const LANES: u32 = 16;
@@ -39,11 +36,7 @@ pub(super) fn build(builder: &mut Builder<'_>) {
     let strands = 2 * context.tuning.lanes.min(LANES);
     let piece = piece(context, strands);
     for strand in 0..strands {
-        let tree = Tree {
-            ranks: context.ranks(),
-            root: problem.root,
-            second: strand % 2 == 1,
-        };
+        let tree = Tree { ranks: context.ranks(), root: problem.root, second: strand % 2 == 1 };
         let node = tree.node(rank);
         let (rising, falling) = match strand as usize {
             strand if rises && falls => (2 * strand, 2 * strand + 1),
@@ -67,11 +60,7 @@ pub(super) fn build(builder: &mut Builder<'_>) {
         });
         // The root sends results down in the lane that makes them.
         let lanes = Lanes {
-            outgoing: if node.parent.is_none() {
-                rising
-            } else {
-                falling
-            },
+            outgoing: if node.parent.is_none() { rising } else { falling },
             incoming: falling,
         };
         let fall = falls.then(|| builder.port(lanes, size(1, Form::Element)));
@@ -171,10 +160,7 @@ impl Tree {
         };
         Node {
             parent: self.parent(position).map(|up| kin(up, position, up)),
-            children: self
-                .children(position)
-                .map(|down| kin(down, down, position))
-                .collect(),
+            children: self.children(position).map(|down| kin(down, down, position)).collect(),
         }
     }
 
@@ -283,10 +269,7 @@ impl Rise<'_> {
             form: Form::Accumulator,
         };
         let mut operands = Vec::new();
-        let mut groups = self
-            .order
-            .chunks(context.tuning.slots.max(1) as usize)
-            .peekable();
+        let mut groups = self.order.chunks(context.tuning.slots.max(1) as usize).peekable();
         while let Some(group) = groups.next() {
             for (source, child) in group {
                 operands.push(Operand {
@@ -295,21 +278,14 @@ impl Rise<'_> {
                 });
             }
             let finish = groups.peek().is_none();
-            let target = if finish {
-                builder.output(extent)
-            } else {
-                partial
-            };
+            let target = if finish { builder.output(extent) } else { partial };
             builder.reduce(self.lane, &operands, target, finish);
             for (_, child) in group {
                 if let Some(child) = child {
                     builder.release(self.port, child.rank);
                 }
             }
-            operands = vec![Operand {
-                span: partial,
-                fresh: None,
-            }];
+            operands = vec![Operand { span: partial, fresh: None }];
         }
     }
 
@@ -317,13 +293,9 @@ impl Rise<'_> {
     fn values(&self, builder: &mut Builder<'_>, child: Option<Kin>, extent: Extent) -> Span {
         match child {
             None => builder.input(extent),
-            Some(child) => builder.receive(
-                self.port,
-                child.rank,
-                child.inbox,
-                extent.count,
-                Form::Element,
-            ),
+            Some(child) => {
+                builder.receive(self.port, child.rank, child.inbox, extent.count, Form::Element)
+            }
         }
     }
 }
@@ -336,11 +308,7 @@ mod tests {
     fn inner_ranks_of_one_tree_are_leaves_of_the_other() {
         for ranks in 2..70 {
             for root in [0, ranks / 2, ranks - 1] {
-                let tree = |second| Tree {
-                    ranks,
-                    root,
-                    second,
-                };
+                let tree = |second| Tree { ranks, root, second };
                 for rank in (0..ranks).filter(|rank| *rank != root) {
                     let inner = [false, true].map(|s| !tree(s).node(rank).children.is_empty());
                     assert_ne!(inner, [true, true], "rank {rank} of {ranks}");
@@ -353,11 +321,7 @@ mod tests {
     fn parents_and_children_agree() {
         for ranks in 2..70 {
             for second in [false, true] {
-                let tree = Tree {
-                    ranks,
-                    root: ranks / 3,
-                    second,
-                };
+                let tree = Tree { ranks, root: ranks / 3, second };
                 for rank in 0..ranks {
                     assert_eq!(tree.rank_at(tree.position(rank)), rank);
                     let node = tree.node(rank);

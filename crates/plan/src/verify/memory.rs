@@ -50,13 +50,7 @@ struct Cell {
 
 impl Cell {
     fn new(end: u64, value: Value) -> Self {
-        Self {
-            end,
-            value,
-            witnesses: Vec::new(),
-            put: None,
-            readers: Vec::new(),
-        }
+        Self { end, value, witnesses: Vec::new(), put: None, readers: Vec::new() }
     }
 
     /// Whether the values are there for somebody with this knowledge.
@@ -124,8 +118,7 @@ impl Memory {
         let length = self.ranks[rank as usize].lengths[Space::Input as usize];
         if let Ok(bytes) = self.locate(rank, Region::Input(0), 0, length, false) {
             if length > 0 {
-                self.cells(bytes)
-                    .insert(bytes.start, Cell::new(bytes.end, value));
+                self.cells(bytes).insert(bytes.start, Cell::new(bytes.end, value));
             }
         }
     }
@@ -164,12 +157,7 @@ impl Memory {
             (space, _) => (space, 0),
         };
         let start = offset + shift;
-        Ok(Bytes {
-            rank,
-            space,
-            start,
-            end: start + length,
-        })
+        Ok(Bytes { rank, space, start, end: start + length })
     }
 
     /// For messages.
@@ -200,11 +188,7 @@ impl Memory {
         let mut values: Vec<(u64, Value)> = Vec::new();
         for (at, cell) in cells.range_mut(bytes.start..bytes.end) {
             cell.check_written(known)?;
-            match cell
-                .readers
-                .iter_mut()
-                .find(|reader| reader.lane == event.lane)
-            {
+            match cell.readers.iter_mut().find(|reader| reader.lane == event.lane) {
                 Some(reader) => reader.step = event.step,
                 None => cell.readers.push(event),
             }
@@ -240,18 +224,11 @@ impl Memory {
                 return Err(Conflict::With(*reader, "read"));
             }
         }
-        let old: Vec<u64> = cells
-            .range(bytes.start..bytes.end)
-            .map(|(at, _)| *at)
-            .collect();
+        let old: Vec<u64> = cells.range(bytes.start..bytes.end).map(|(at, _)| *at).collect();
         for at in old {
             cells.remove(&at);
         }
-        let ends = values
-            .iter()
-            .skip(1)
-            .map(|run| run.0)
-            .chain([bytes.end - bytes.start]);
+        let ends = values.iter().skip(1).map(|run| run.0).chain([bytes.end - bytes.start]);
         for ((at, value), end) in values.iter().zip(ends) {
             let mut cell = Cell::new(bytes.start + end, *value);
             match writer {
@@ -289,16 +266,14 @@ fn cover(cells: &mut Cells, bytes: Bytes) {
         return;
     }
     for at in [bytes.start, bytes.end] {
-        let split = cells
-            .range_mut(..at)
-            .next_back()
-            .filter(|(_, cell)| cell.end > at)
-            .map(|(start, cell)| {
+        let split = cells.range_mut(..at).next_back().filter(|(_, cell)| cell.end > at).map(
+            |(start, cell)| {
                 let mut rest = cell.clone();
                 rest.value = cell.value.after(at - start);
                 cell.end = at;
                 rest
-            });
+            },
+        );
         if let Some(rest) = split {
             cells.insert(at, rest);
         }

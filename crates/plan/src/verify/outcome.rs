@@ -76,13 +76,7 @@ fn check_barrier(run: &Run<'_>, ranks: Rank) -> Result<(), Refusal> {
 fn output(run: &mut Run<'_>, rank: Rank, extent: Extent) -> Vec<(u64, Value)> {
     let size = run.data_type.size() as u64;
     run.memory
-        .locate(
-            rank,
-            Region::Output(0),
-            extent.start * size,
-            extent.count * size,
-            true,
-        )
+        .locate(rank, Region::Output(0), extent.start * size, extent.count * size, true)
         .map(|bytes| run.memory.look(bytes))
         .unwrap_or_default()
 }
@@ -99,18 +93,9 @@ fn check_moved(
     }
     let size = run.data_type.size() as u64;
     let expression = run.expressions.leaf(source);
-    let expected = Value {
-        state: State::Raw,
-        expression,
-        index,
-        size,
-        skew: 0,
-    };
+    let expected = Value { state: State::Raw, expression, index, size, skew: 0 };
     let found = output(run, rank, extent);
-    match found
-        .iter()
-        .find(|(at, value)| *value != expected.after(*at))
-    {
+    match found.iter().find(|(at, value)| *value != expected.after(*at)) {
         None => Ok(()),
         Some((at, value)) => Err(wrong(run, rank, extent.start + at / size, *value, || {
             format!("input r{source} of value {}", index + at / size)
@@ -139,15 +124,8 @@ fn check_folded(
             && (level == Level::Run || value.expression == canonical);
         if !right {
             return Err(wrong(run, rank, extent.start + at / size, *value, || {
-                let order = if level == Level::Shape {
-                    "in rank order "
-                } else {
-                    ""
-                };
-                format!(
-                    "the fold of all {ranks} inputs {order}of value {}",
-                    index + at / size
-                )
+                let order = if level == Level::Shape { "in rank order " } else { "" };
+                format!("the fold of all {ranks} inputs {order}of value {}", index + at / size)
             }));
         }
     }
@@ -162,11 +140,7 @@ fn same_fold(
     found: &[(u64, Value)],
 ) -> Result<(), Refusal> {
     let size = run.data_type.size() as u64;
-    match found
-        .iter()
-        .zip(first)
-        .find(|(mine, theirs)| mine != theirs)
-    {
+    match found.iter().zip(first).find(|(mine, theirs)| mine != theirs) {
         None => Ok(()),
         Some(((at, mine), (_, theirs))) => Err(wrong(run, rank, at / size, *mine, || {
             format!("{} as on rank 0", run.expressions.describe(*theirs))

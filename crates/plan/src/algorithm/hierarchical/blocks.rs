@@ -30,10 +30,7 @@ impl Layout {
     /// The same rail of the host after this one, and of the one before.
     fn next_and_previous(&self, rail: usize) -> (Rank, Rank) {
         let next = (self.host + 1) % self.hosts.len();
-        (
-            self.hosts[next][rail],
-            self.hosts[self.host_before(1)][rail],
-        )
+        (self.hosts[next][rail], self.hosts[self.host_before(1)][rail])
     }
 }
 
@@ -53,10 +50,7 @@ pub(super) fn all_gather(builder: &mut Builder<'_>, context: Context<'_>, layout
     let piece = piece(context, 2);
     let stage = port_size(context, context.element_bytes(piece), 1);
     for lane in 0..context.tuning.lanes {
-        let lanes = Lanes {
-            outgoing: 2 * lane as usize,
-            incoming: 2 * lane as usize + 1,
-        };
+        let lanes = Lanes { outgoing: 2 * lane as usize, incoming: 2 * lane as usize + 1 };
         let gather = Gather {
             layout,
             show: builder.port(lanes.outgoing, stage),
@@ -169,10 +163,7 @@ pub(super) fn reduce_scatter(builder: &mut Builder<'_>, mut context: Context<'_>
     let partial = piece * Form::Accumulator.size(problem.data_type) as u64;
     let element = context.element_bytes(piece);
     for lane in 0..context.tuning.lanes {
-        let lanes = Lanes {
-            outgoing: 2 * lane as usize,
-            incoming: 2 * lane as usize + 1,
-        };
+        let lanes = Lanes { outgoing: 2 * lane as usize, incoming: 2 * lane as usize + 1 };
         let scatter = Scatter {
             context,
             layout,
@@ -224,11 +215,8 @@ impl Scatter<'_> {
             true => (step, layout.host),
             false => (layout.host_before(step + 1), step),
         };
-        let share = |rail: usize| {
-            layout
-                .passenger(owners, rail, turn)
-                .map_or(Extent::new(0, 0), cut)
-        };
+        let share =
+            |rail: usize| layout.passenger(owners, rail, turn).map_or(Extent::new(0, 0), cut);
         self.show.show(builder, &share);
         if let Some(rail) = layout.rail() {
             let mine = share(rail);

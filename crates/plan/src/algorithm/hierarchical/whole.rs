@@ -55,23 +55,13 @@ impl Route {
         let (root, _) = layout.place(problem.root);
         let from = |first: usize| (first..hosts).chain(0..first).collect::<Vec<_>>();
         match problem.collective {
-            Collective::Broadcast => Self {
-                climb: Vec::new(),
-                fall: from(root),
-            },
+            Collective::Broadcast => Self { climb: Vec::new(), fall: from(root) },
             // Without an order to keep, the climb ends where the root is.
-            Collective::Reduce if problem.level == Level::Run || root + 1 == hosts => Self {
-                climb: from((root + 1) % hosts),
-                fall: vec![root],
-            },
-            Collective::Reduce => Self {
-                climb: from(0),
-                fall: vec![hosts - 1, root],
-            },
-            _ => Self {
-                climb: from(0),
-                fall: (0..hosts).rev().collect(),
-            },
+            Collective::Reduce if problem.level == Level::Run || root + 1 == hosts => {
+                Self { climb: from((root + 1) % hosts), fall: vec![root] }
+            }
+            Collective::Reduce => Self { climb: from(0), fall: vec![hosts - 1, root] },
+            _ => Self { climb: from(0), fall: (0..hosts).rev().collect() },
         }
     }
 }
@@ -107,19 +97,12 @@ impl<'a> Strand<'a> {
         layout: &'a Layout,
         (route, lane, piece): (&Route, usize, u64),
     ) -> Self {
-        let lanes = Lanes {
-            outgoing: 2 * lane,
-            incoming: 2 * lane + 1,
-        };
+        let lanes = Lanes { outgoing: 2 * lane, incoming: 2 * lane + 1 };
         let fall = between(&route.fall, layout.host);
         // Where the fall begins, results go out in the lane that makes them.
         let begins = matches!(fall, Some((None, _)));
         let falling = Lanes {
-            outgoing: if begins {
-                lanes.outgoing
-            } else {
-                lanes.incoming
-            },
+            outgoing: if begins { lanes.outgoing } else { lanes.incoming },
             incoming: lanes.incoming,
         };
         let size = |boxes: u64, form: Form, columns: usize| {
@@ -265,12 +248,7 @@ impl<'a> Strand<'a> {
         if self.has_output() {
             return builder.output(mine);
         }
-        Span {
-            region: Region::Scratch,
-            offset: self.aside,
-            count: mine.count,
-            form: Form::Element,
-        }
+        Span { region: Region::Scratch, offset: self.aside, count: mine.count, form: Form::Element }
     }
 
     /// A finished slice to this host and to the next.

@@ -31,9 +31,8 @@ impl Store {
     /// Values of a cell of which all fit into `room`.
     pub(super) fn piece(context: Context<'_>, room: u64) -> u64 {
         let ranks = context.ranks();
-        let cells: u64 = (0..ranks)
-            .map(|away| u64::from(held(context.problem.level, ranks, away)))
-            .sum();
+        let cells: u64 =
+            (0..ranks).map(|away| u64::from(held(context.problem.level, ranks, away))).sum();
         // Every step's cells begin at a cache line of their own.
         let lines = distances(ranks).count() as u64 + 1;
         let form = match context.problem.level {
@@ -50,11 +49,7 @@ impl Store {
         for away in 0..ranks {
             cells[leaves(away, steps)] += u64::from(held(level, ranks, away));
         }
-        let mut store = Self {
-            ranks,
-            level,
-            bases: Vec::new(),
-        };
+        let mut store = Self { ranks, level, bases: Vec::new() };
         for (step, cells) in cells.into_iter().enumerate() {
             let size = store.form(step).size(context.problem.data_type) as u64;
             store.bases.push(builder.private(cells * piece * size));
@@ -82,11 +77,7 @@ impl Store {
         let mut cells = Vec::new();
         for away in (distance..self.ranks).step_by(2 * distance as usize) {
             let count = cut(sender + away).count;
-            cells.extend((0..self.held(away)).map(|beyond| Cell {
-                away,
-                beyond,
-                count,
-            }));
+            cells.extend((0..self.held(away)).map(|beyond| Cell { away, beyond, count }));
         }
         cells
     }
@@ -151,12 +142,7 @@ impl Fold {
         target: Extent,
     ) {
         let (rank, ranks) = (builder.context().rank, builder.context().ranks());
-        let round = Round {
-            fold: self,
-            cut,
-            starts: self.store.starts(rank, cut),
-            target,
-        };
+        let round = Round { fold: self, cut, starts: self.store.starts(rank, cut), target };
         for away in 1..ranks {
             round.fill(builder, away);
         }
@@ -171,10 +157,7 @@ impl Fold {
             // One out, one in: nobody fills a neighbour's slots while its own are full.
             for index in 0..sent.len().max(received.len()) {
                 if let Some(cells) = sent.get(index) {
-                    let source = Span {
-                        count: total(cells),
-                        ..round.place(builder, cells[0])
-                    };
+                    let source = Span { count: total(cells), ..round.place(builder, cells[0]) };
                     builder.send(self.port, next, inbox, source);
                 }
                 if let Some(cells) = received.get(index) {
@@ -220,11 +203,7 @@ impl Round<'_> {
     fn fill(&self, builder: &mut Builder<'_>, away: Rank) {
         let (rank, ranks) = (builder.context().rank, builder.context().ranks());
         let extent = (self.cut)(rank + away);
-        let cell = Cell {
-            away,
-            beyond: 0,
-            count: extent.count,
-        };
+        let cell = Cell { away, beyond: 0, count: extent.count };
         let target = self.place(builder, cell);
         if target.form == Form::Element {
             builder.copy(self.fold.lane, builder.input(extent), target);
@@ -254,11 +233,7 @@ impl Round<'_> {
             match store.level {
                 Level::Run => self.absorb(builder, peer, (away, distance), span),
                 Level::Shape => {
-                    let kept = Cell {
-                        away,
-                        beyond: cell.beyond + distance,
-                        count: cell.count,
-                    };
+                    let kept = Cell { away, beyond: cell.beyond + distance, count: cell.count };
                     builder.copy(self.fold.lane, span, self.place(builder, kept));
                 }
             }
@@ -276,18 +251,11 @@ impl Round<'_> {
         span: Span,
     ) {
         let (rank, ranks) = (builder.context().rank, builder.context().ranks());
-        let cell = Cell {
-            away,
-            beyond: 0,
-            count: span.count,
-        };
+        let cell = Cell { away, beyond: 0, count: span.count };
         let partial = self.place(builder, cell);
         let operands = if distance == 1 {
             let fresh = Some(peer);
-            [
-                Operand { span, fresh },
-                builder.own((self.cut)(rank + away)),
-            ]
+            [Operand { span, fresh }, builder.own((self.cut)(rank + away))]
         } else {
             [partial, span].map(|span| Operand { span, fresh: None })
         };
@@ -308,15 +276,9 @@ impl Round<'_> {
                 if source == rank {
                     return builder.own(mine);
                 }
-                let cell = Cell {
-                    away: 0,
-                    beyond: (rank + ranks - source) % ranks,
-                    count: mine.count,
-                };
-                Operand {
-                    span: self.place(builder, cell),
-                    fresh: Some(source),
-                }
+                let cell =
+                    Cell { away: 0, beyond: (rank + ranks - source) % ranks, count: mine.count };
+                Operand { span: self.place(builder, cell), fresh: Some(source) }
             })
             .collect();
         builder.reduce(self.fold.lane, &operands, builder.output(self.target), true);
