@@ -6,9 +6,12 @@
 //! | two_shot | all_reduce, reduce, broadcast | reduce-scatter, then all-gather, all to all |
 //! | ring | all_reduce, reduce_scatter, all_gather, broadcast, reduce | neighbours only |
 //! | direct | all_gather, broadcast, gather, scatter, all_to_all | straight to whom it concerns |
+//! | recursive_doubling | all_reduce, all_gather | all a rank has, with ranks twice as far each round |
+//! | halving_doubling | all_reduce, reduce_scatter, all_gather | half as much each round, then back |
+//! | bruck | all_gather, all_to_all, barrier | by the binary digits of the distance |
 //! | tree | all_reduce, broadcast, reduce | up and down two binary trees, half the data each |
-//! | hierarchical | all_reduce, all_gather, reduce_scatter, broadcast, reduce | inside hosts, and between hosts rail by rail |
 //! | pat | all_reduce, all_gather, reduce_scatter | a binomial tree for each block, blocks travel together |
+//! | hierarchical | all_reduce, all_gather, reduce_scatter, broadcast, reduce | inside hosts, and between hosts rail by rail |
 //!
 //! A new algorithm is one file here and one line in each table below; it is then proved, run,
 //! simulated, priced and drawn with no other change.
@@ -19,9 +22,12 @@
 mod bruck;
 mod cube;
 mod direct;
+mod exchange;
+mod halving_doubling;
 mod hierarchical;
 mod one_shot;
 mod pat;
+mod recursive_doubling;
 mod ring;
 mod tree;
 mod two_shot;
@@ -48,25 +54,34 @@ pub enum Algorithm {
     Ring,
     /// Straight from source to destination.
     Direct,
+    /// All a rank has, with ranks twice as far each round: fewest rounds.
+    RecursiveDoubling,
+    /// Half as much each round, then back: fewest bytes in few rounds.
+    HalvingDoubling,
+    /// By the binary digits of the distance: fewest rounds for any number of ranks.
+    Bruck,
     /// Up and down two binary trees at once: few steps for many ranks.
     Tree,
-    /// Shared memory inside hosts, the network between them: every byte crosses once.
-    Hierarchical,
     /// A binomial tree for each block, all at once, with shared messages: few steps for small
     /// blocks.
     Pat,
+    /// Shared memory inside hosts, the network between them: every byte crosses once.
+    Hierarchical,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::OneShot,
         Self::TwoShot,
         Self::Ring,
         Self::Direct,
+        Self::RecursiveDoubling,
+        Self::HalvingDoubling,
+        Self::Bruck,
         Self::Tree,
-        Self::Hierarchical,
         Self::Pat,
+        Self::Hierarchical,
     ];
 
     /// The name used on the command line and in messages.
@@ -77,9 +92,12 @@ impl Algorithm {
             Self::TwoShot => "two_shot",
             Self::Ring => "ring",
             Self::Direct => "direct",
+            Self::RecursiveDoubling => "recursive_doubling",
+            Self::HalvingDoubling => "halving_doubling",
+            Self::Bruck => "bruck",
             Self::Tree => "tree",
-            Self::Hierarchical => "hierarchical",
             Self::Pat => "pat",
+            Self::Hierarchical => "hierarchical",
         }
     }
 
@@ -93,14 +111,18 @@ impl Algorithm {
             Self::TwoShot => two_shot::COLLECTIVES,
             Self::Ring => ring::COLLECTIVES,
             Self::Direct => direct::COLLECTIVES,
+            Self::RecursiveDoubling => recursive_doubling::COLLECTIVES,
+            Self::HalvingDoubling => halving_doubling::COLLECTIVES,
+            Self::Bruck => bruck::COLLECTIVES,
             Self::Tree => tree::COLLECTIVES,
-            Self::Hierarchical => hierarchical::COLLECTIVES,
             Self::Pat => pat::COLLECTIVES,
+            Self::Hierarchical => hierarchical::COLLECTIVES,
         };
         if !collectives.contains(&problem.collective) {
             return Err(format!("{self} has no {}", problem.collective));
         }
         match self {
+            Self::Bruck => bruck::supports(problem),
             Self::Hierarchical => hierarchical::supports(problem, hosts),
             _ => Ok(()),
         }
@@ -118,9 +140,12 @@ impl Algorithm {
                 Self::TwoShot => two_shot::build(&mut builder),
                 Self::Ring => ring::build(&mut builder),
                 Self::Direct => direct::build(&mut builder),
+                Self::RecursiveDoubling => recursive_doubling::build(&mut builder),
+                Self::HalvingDoubling => halving_doubling::build(&mut builder),
+                Self::Bruck => bruck::build(&mut builder),
                 Self::Tree => tree::build(&mut builder),
-                Self::Hierarchical => hierarchical::build(&mut builder),
                 Self::Pat => pat::build(&mut builder),
+                Self::Hierarchical => hierarchical::build(&mut builder),
             }
         }
         builder.finish()

@@ -368,8 +368,13 @@ impl<'a> Builder<'a> {
             "message of {bytes} bytes to {inbox:?} does not fit {layout:?}",
         );
         let slot = self.take_slot(port, peer);
-        let target = Landing { region: Region::Scratch, offset: box_offset(&layout, inbox, slot) };
-        self.put(port, peer, source, target);
+        let mut offset = box_offset(&layout, inbox.index, slot) + inbox.skip;
+        for (index, run) in runs.iter().enumerate() {
+            let target = Landing { region: Region::Scratch, offset };
+            let signal = (index + 1 == runs.len()).then_some(data_flag(port));
+            self.put(port, peer, *run, target, signal);
+            offset += run.bytes(self.data_type());
+        }
     }
 
     /// Waits for the next message of `peer` in box `inbox` and says where it stands. Must be
@@ -391,6 +396,20 @@ impl<'a> Builder<'a> {
             box_offset(&layout, inbox.index, slot) + inbox.skip
         };
         Span { region: Region::Scratch, offset, count, form }
+    }
+
+    /// The slot of box `inbox` here in which message `index` of every channel lands: a box that all
+    /// peers fill together has room for this rank's own values too.
+    #[must_use]
+    pub fn slot(&self, port: Port, inbox: u32, index: u64, count: u64, form: Form) -> Span {
+        let layout = self.layout(port);
+        let slots = u64::from(layout.slots);
+        Span {
+            region: Region::Scratch,
+            offset: box_offset(&layout, inbox, 0) + index % slots * layout.slot_bytes,
+            count,
+            form,
+        }
     }
 
     /// Values of one message through a slot of `port`, at most.
@@ -419,7 +438,13 @@ impl<'a> Builder<'a> {
         if source.count > 0 {
             let offset = self.context.element_bytes(start);
             self.outgoing.entry((port, peer)).or_default().messages += 1;
-            self.put(port, peer, source, Landing { region: Region::Output(0), offset });
+            self.put(
+                port,
+                peer,
+                source,
+                Landing { region: Region::Output(0), offset },
+                Some(data_flag(port)),
+            );
         }
     }
 
@@ -464,54 +489,10 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Sends several runs of values of one form side by side, as one message through a slot: copied
-    /// straight into the peer's memory where that is mapped, else by way of private scratch at
-    /// `bounce`.
-    pub fn pack_send(
-        &mut self,
-        port: Port,
-        (peer, inbox): (Rank, u32),
-        parts: &[Span],
-        bounce: u64,
-    ) {
-        let count = parts.iter().map(|part| part.count).sum();
-        let form = parts.first().map_or(Form::Element, |part| part.form);
-        if count == 0 {
-            return;
-        }
-        let layout = self.layout(port);
-        let lane = layout.lanes.outgoing;
-        let mapped = self.context.mapped(peer);
-        let (region, offset) = if mapped {
-            let slot = self.take_slot(port, peer);
-            (Region::Window(peer), box_offset(&layout, inbox, slot))
-        } else {
-            (Region::Scratch, bounce)
-        };
-        let message = Span { region, offset, count, form };
-        assert!(
-            message.bytes(self.data_type()) <= layout.slot_bytes && inbox < layout.boxes,
-            "{message:?} to box {inbox} in {layout:?}"
-        );
-        let mut start = 0;
-        for part in parts {
-            let target = message.slice(start, part.count, self.data_type());
-            self.copy(lane, *part, target);
-            start += part.count;
-        }
-        if mapped {
-            self.touch(peer);
-            let flag = data_flag(port);
-            self.step(lane, Step::Signal { peer, flag });
-        } else {
-            self.send(port, peer, inbox, message);
-        }
-    }
-
     /// Sends any number of values in messages through box `inbox`. Partner of
     /// [`Builder::receive_pieces`].
     pub fn send_pieces(&mut self, port: Port, peer: Rank, inbox: u32, source: Span) {
-        let most = self.context.values(self.layout(port).slot_bytes, source.form);
+        let most = self.message_values(port, source.form);
         for piece in Extent::new(0, source.count).pieces(most) {
             let part = source.slice(piece.start, piece.count, self.data_type());
             self.send(port, peer, inbox, part);
@@ -656,7 +637,7 @@ impl<'a> Builder<'a> {
     fn put(&mut self, port: Port, peer: Rank, source: Span, target: Landing, signal: Option<Flag>) {
         self.touch(peer);
         let lane = self.layout(port).lanes.outgoing;
-        self.step(lane, Step::Put { peer, source, target, signal: Some(data_flag(port)) });
+        self.step(lane, Step::Put { peer, source, target, signal });
     }
 
     fn take_slot(&mut self, port: Port, peer: Rank) -> u32 {

@@ -174,6 +174,35 @@ impl RankPlan {
         self.operands.get(first..first + count as usize).unwrap_or(&[])
     }
 
+    /// Several calls as one operation: their lanes run side by side, on flags and scratch of
+    /// their own. Buffer 0 of part `i` becomes buffer `i`. Also says whose part each lane is.
+    #[must_use]
+    pub fn fuse(parts: &[Self]) -> (Self, Vec<usize>) {
+        let mut fused = Self::default();
+        let mut lane_parts = Vec::new();
+        for (index, part) in parts.iter().enumerate() {
+            let shift = Shift {
+                buffer: u16::try_from(index).expect("a group is split long before"),
+                scratch: fused.scratch_bytes,
+                flag: fused.flags,
+                operand: u32::try_from(fused.operands.len()).expect("operands fit in 32 bits"),
+            };
+            for lane in &part.lanes {
+                fused.lanes.push(lane.iter().map(|step| shift.step(*step)).collect());
+                lane_parts.push(index);
+            }
+            fused.operands.extend(
+                part.operands.iter().map(|o| Operand { span: shift.span(o.span), fresh: o.fresh }),
+            );
+            fused.scratch_bytes += part.scratch_bytes.next_multiple_of(64);
+            fused.flags += part.flags;
+            fused.touches.extend_from_slice(&part.touches);
+        }
+        fused.touches.sort_unstable();
+        fused.touches.dedup();
+        (fused, lane_parts)
+    }
+
     /// Number of steps in all lanes.
     #[must_use]
     pub fn steps(&self) -> usize {

@@ -442,7 +442,9 @@ impl<'p> Run<'p> {
             let size = operand.span.form.size(self.data_type) as u64;
             let mut runs = Vec::with_capacity(values.len());
             for (index, (at, value)) in values.iter().enumerate() {
-                let end = values.get(index + 1).map_or(operand.span.bytes(self.data_type), |n| n.0);
+                let end = values
+                    .get(index + 1)
+                    .map_or_else(|| operand.span.bytes(self.data_type), |n| n.0);
                 let fresh = match value.state {
                     State::Raw => Some(self.expressions.leaf_rank(value.expression)),
                     _ => None,

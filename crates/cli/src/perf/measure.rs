@@ -140,7 +140,7 @@ impl<'a> Bench<'a> {
         let cpu_before = clock::cpu_time();
         let started = Instant::now();
         if settings.blocking == Blocking::Queue && !clock_each {
-            self.queue(case, in_place, iterations * settings.aggregate)?;
+            (0..iterations * settings.aggregate).try_for_each(|_| self.once(case, in_place))?;
         } else {
             for _ in 0..iterations {
                 let iteration = clock_each.then(Instant::now);
@@ -251,20 +251,6 @@ impl<'a> Bench<'a> {
                 self.output.first(output_bytes(case)),
             ),
         }
-    }
-
-    fn queue(&mut self, case: &Case, in_place: bool, times: u32) -> anyhow::Result<()> {
-        let plain = !matches!(case.collective, Collective::Barrier | Collective::SendRecv);
-        if in_place || !plain {
-            return (0..times).try_for_each(|_| self.once(case, in_place));
-        }
-        let call = self.call(case);
-        self.comm.queue(
-            &call,
-            self.input.first(input_bytes(case)),
-            self.output.first(output_bytes(case)),
-            times,
-        )
     }
 
     fn call(&self, case: &Case) -> Call {

@@ -33,13 +33,15 @@ pub(super) fn build(builder: &mut Builder<'_>) {
 fn piece(context: Context<'_>, boxes: u64) -> u64 {
     let room = context.tuning.scratch_bytes
         / u64::from(context.tuning.lanes)
-        / (u64::from(context.tuning.slots) * boxes + 1);
+        / (u64::from(context.tuning.slots.max(2)) * boxes + 1);
     context.values(room.min(context.tuning.slot_bytes), Form::Accumulator)
 }
 
 fn port_size(context: Context<'_>, piece: u64) -> PortSize {
     let bytes = piece * Form::Accumulator.size(context.problem.data_type) as u64;
-    PortSize { boxes: 1, slot_bytes: bytes, stage_bytes: 0, slots: context.tuning.slots }
+    // With a single slot a full ring could wait for itself: everybody's slot holds what the next
+    // rank has no slot for.
+    PortSize { boxes: 1, slot_bytes: bytes, stage_bytes: 0, slots: context.tuning.slots.max(2) }
 }
 
 /// Reduce-scatter and all-gather around the ring, each where the collective needs it.

@@ -116,10 +116,10 @@ impl Memory {
     /// Writes what stands in the inputs before the operation begins.
     pub(super) fn fill_input(&mut self, rank: Rank, value: Value) {
         let length = self.ranks[rank as usize].lengths[Space::Input as usize];
-        if let Ok(bytes) = self.locate(rank, Region::Input(0), 0, length, false) {
-            if length > 0 {
-                self.cells(bytes).insert(bytes.start, Cell::new(bytes.end, value));
-            }
+        if let Ok(bytes) = self.locate(rank, Region::Input(0), 0, length, false)
+            && length > 0
+        {
+            self.cells(bytes).insert(bytes.start, Cell::new(bytes.end, value));
         }
     }
 

@@ -56,7 +56,7 @@ impl Spread {
             builder.send_into(self.port, peer, inbox, builder.output(*alone), alone.start);
         } else {
             let parts: Vec<Span> = extents.iter().map(|e| builder.output(*e)).collect();
-            builder.pack_send(self.port, (peer, inbox), &parts, self.aside);
+            builder.send_joined(self.port, peer, inbox, &parts, self.aside);
         }
     }
 
