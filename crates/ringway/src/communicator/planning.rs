@@ -68,7 +68,7 @@ impl Planning {
 
 impl Planning {
     fn choose(&self, problem: &Problem, wanted: Option<Algorithm>) -> Result<(Algorithm, Tuning)> {
-        let all = [Algorithm::OneShot, Algorithm::TwoShot, Algorithm::Direct, Algorithm::Ring];
+        let all = Algorithm::ALL;
         let bytes = problem.count() * problem.data_type.size() as u64;
         let algorithm = match wanted {
             Some(algorithm) => {
