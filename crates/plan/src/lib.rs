@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod build;
+pub mod json;
 pub mod plan;
 pub mod problem;
 pub mod types;
