@@ -9,6 +9,7 @@ pub mod build;
 pub mod json;
 pub mod plan;
 pub mod problem;
+pub mod prove;
 pub mod types;
 pub mod verify;
 

@@ -220,7 +220,9 @@ mod tests {
                         let part = whole.part(parts, i, grain);
                         assert_eq!(part.start, next);
                         assert!(
-                            i + 1 == parts || part.end() == whole.end() || part.count % grain == 0
+                            i + 1 == parts
+                                || part.end() == whole.end()
+                                || part.count.is_multiple_of(grain)
                         );
                         next = part.end();
                     }

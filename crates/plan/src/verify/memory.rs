@@ -263,8 +263,10 @@ impl Memory {
                 return Err(Conflict::With(*reader, "read"));
             }
         }
+        // The first cell is overwritten, as most writes are as long as the one before.
         let old: Vec<u64> = cells
             .range(bytes.start..bytes.end)
+            .skip(1)
             .map(|(at, _)| *at)
             .collect();
         for at in old {
@@ -322,7 +324,8 @@ fn push_run(values: &mut Vec<(u64, Value)>, at: u64, value: Value) {
 /// many marks were copied.
 fn cover(cells: &mut Cells, bytes: Bytes) -> u64 {
     let mut marks = 0;
-    if bytes.start == bytes.end {
+    let exact = cells.get(&bytes.start).map(|cell| cell.end);
+    if bytes.start == bytes.end || exact == Some(bytes.end) {
         return marks;
     }
     for at in [bytes.start, bytes.end] {
