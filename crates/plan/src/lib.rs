@@ -6,10 +6,13 @@
 #![forbid(unsafe_code)]
 
 pub mod build;
+pub mod cost;
 pub mod json;
 pub mod plan;
+pub mod planner;
 pub mod problem;
 pub mod prove;
+pub mod sim;
 pub mod types;
 pub mod verify;
 
