@@ -1,2 +1,28 @@
-//! The `ringway` command.
-fn main() {}
+//! The `ringway` command: measure, start and explain collectives.
+//!
+//! One file per subcommand: [`perf`] measures collectives, [`run`] starts a local job. Both
+//! start their ranks through [`launch`]. Everything printed goes through [`output`].
+#![forbid(unsafe_code)]
+
+mod args;
+mod launch;
+mod output;
+mod perf;
+mod run;
+mod size;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+
+fn main() -> ExitCode {
+    let command = args::Cli::parse().command;
+    match command.run() {
+        Ok(code) => code,
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::from(output::EXIT_BROKEN_PIPE),
+        Err(error) => {
+            output::failure(command.name(), &error);
+            ExitCode::from(2)
+        }
+    }
+}

@@ -6,6 +6,12 @@
 //! | two_shot | all_reduce, reduce, broadcast | reduce-scatter, then all-gather, all to all |
 //! | ring | all_reduce, reduce_scatter, all_gather, broadcast, reduce | neighbours only |
 //! | direct | all_gather, broadcast, gather, scatter, all_to_all | straight to whom it concerns |
+//! | recursive_doubling | all_reduce, all_gather | all a rank has, with ranks twice as far each round |
+//! | halving_doubling | all_reduce, reduce_scatter, all_gather | half as much each round, then back |
+//! | bruck | all_gather, all_to_all, barrier | by the binary digits of the distance |
+//! | tree | all_reduce, broadcast, reduce | up and down two binary trees, half the data each |
+//! | pat | all_reduce, all_gather, reduce_scatter | a binomial tree for each block, blocks travel together |
+//! | hierarchical | all_reduce, all_gather, reduce_scatter, broadcast, reduce | inside hosts, and between hosts rail by rail |
 //!
 //! A new algorithm is one file here and one line in each table below; it is then proved, run,
 //! simulated, priced and drawn with no other change.
@@ -13,9 +19,17 @@
 //! **Invariant:** all ranks derive their parts from the same arguments alone, and a rank's cost is
 //! proportional to its own steps.
 
+mod bruck;
+mod cube;
 mod direct;
+mod exchange;
+mod halving_doubling;
+mod hierarchical;
 mod one_shot;
+mod pat;
+mod recursive_doubling;
 mod ring;
+mod tree;
 mod two_shot;
 
 use std::fmt;
@@ -40,11 +54,35 @@ pub enum Algorithm {
     Ring,
     /// Straight from source to destination.
     Direct,
+    /// All a rank has, with ranks twice as far each round: fewest rounds.
+    RecursiveDoubling,
+    /// Half as much each round, then back: fewest bytes in few rounds.
+    HalvingDoubling,
+    /// By the binary digits of the distance: fewest rounds for any number of ranks.
+    Bruck,
+    /// Up and down two binary trees at once: few steps for many ranks.
+    Tree,
+    /// A binomial tree for each block, all at once, with shared messages: few steps for small
+    /// blocks.
+    Pat,
+    /// Shared memory inside hosts, the network between them: every byte crosses once.
+    Hierarchical,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 4] = [Self::OneShot, Self::TwoShot, Self::Ring, Self::Direct];
+    pub const ALL: [Self; 10] = [
+        Self::OneShot,
+        Self::TwoShot,
+        Self::Ring,
+        Self::Direct,
+        Self::RecursiveDoubling,
+        Self::HalvingDoubling,
+        Self::Bruck,
+        Self::Tree,
+        Self::Pat,
+        Self::Hierarchical,
+    ];
 
     /// The name used on the command line and in messages.
     #[must_use]
@@ -54,6 +92,12 @@ impl Algorithm {
             Self::TwoShot => "two_shot",
             Self::Ring => "ring",
             Self::Direct => "direct",
+            Self::RecursiveDoubling => "recursive_doubling",
+            Self::HalvingDoubling => "halving_doubling",
+            Self::Bruck => "bruck",
+            Self::Tree => "tree",
+            Self::Pat => "pat",
+            Self::Hierarchical => "hierarchical",
         }
     }
 
@@ -67,12 +111,21 @@ impl Algorithm {
             Self::TwoShot => two_shot::COLLECTIVES,
             Self::Ring => ring::COLLECTIVES,
             Self::Direct => direct::COLLECTIVES,
+            Self::RecursiveDoubling => recursive_doubling::COLLECTIVES,
+            Self::HalvingDoubling => halving_doubling::COLLECTIVES,
+            Self::Bruck => bruck::COLLECTIVES,
+            Self::Tree => tree::COLLECTIVES,
+            Self::Pat => pat::COLLECTIVES,
+            Self::Hierarchical => hierarchical::COLLECTIVES,
         };
-        let _ = hosts;
         if !collectives.contains(&problem.collective) {
             return Err(format!("{self} has no {}", problem.collective));
         }
-        Ok(())
+        match self {
+            Self::Bruck => bruck::supports(problem),
+            Self::Hierarchical => hierarchical::supports(problem, hosts),
+            _ => Ok(()),
+        }
     }
 
     /// One rank's part. Call only where [`Algorithm::supports`] says yes.
@@ -87,6 +140,12 @@ impl Algorithm {
                 Self::TwoShot => two_shot::build(&mut builder),
                 Self::Ring => ring::build(&mut builder),
                 Self::Direct => direct::build(&mut builder),
+                Self::RecursiveDoubling => recursive_doubling::build(&mut builder),
+                Self::HalvingDoubling => halving_doubling::build(&mut builder),
+                Self::Bruck => bruck::build(&mut builder),
+                Self::Tree => tree::build(&mut builder),
+                Self::Pat => pat::build(&mut builder),
+                Self::Hierarchical => hierarchical::build(&mut builder),
             }
         }
         builder.finish()
@@ -95,11 +154,7 @@ impl Algorithm {
     /// Every rank's part.
     #[must_use]
     pub fn plan(self, problem: &Problem, hosts: &[u32], tuning: Tuning) -> Plan {
-        self.plan_each(
-            &vec![problem.clone(); problem.ranks as usize],
-            hosts,
-            tuning,
-        )
+        self.plan_each(&vec![problem.clone(); problem.ranks as usize], hosts, tuning)
     }
 
     /// Every rank's part where the ranks' calls differ (all_to_all_v).
@@ -107,14 +162,7 @@ impl Algorithm {
     pub fn plan_each(self, problems: &[Problem], hosts: &[u32], tuning: Tuning) -> Plan {
         let ranks = (0..)
             .zip(problems)
-            .map(|(rank, problem)| {
-                self.build(Context {
-                    problem,
-                    rank,
-                    hosts,
-                    tuning,
-                })
-            })
+            .map(|(rank, problem)| self.build(Context { problem, rank, hosts, tuning }))
             .collect();
         Plan {
             algorithm: self.name().to_owned(),
@@ -153,15 +201,7 @@ fn alone(builder: &mut Builder<'_>) {
     let count = problem.output_count(0).min(problem.input_count(0));
     let whole = Extent::new(0, count);
     let lane = 0;
-    builder.port(
-        lane,
-        PortSize {
-            boxes: 0,
-            slot_bytes: 0,
-            stage_bytes: 0,
-            slots: 1,
-        },
-    );
+    builder.port(lane, PortSize { boxes: 0, slot_bytes: 0, stage_bytes: 0, slots: 1 });
     if problem.collective.reduces() {
         let own = builder.own(whole);
         builder.reduce(lane, &[own], builder.output(whole), true);
@@ -173,6 +213,26 @@ fn alone(builder: &mut Builder<'_>) {
 /// The box at `to` for messages of `from` when everybody sends to everybody.
 fn box_from(from: Rank, to: Rank, ranks: Rank) -> u32 {
     (from + ranks - to) % ranks - 1
+}
+
+/// The most values, of `most`, that may be dealt with at a time, at least one: `bytes` says how
+/// much scratch of a lane it takes to deal with so many, and grows with them.
+fn fitting(context: Context<'_>, most: u64, bytes: impl Fn(u64) -> u64) -> u64 {
+    let room = context.tuning.scratch_bytes / u64::from(context.tuning.lanes);
+    if bytes(most) <= room {
+        return most.max(1);
+    }
+    let (mut fits, mut exceeds) = (0, most);
+    while fits + 1 < exceeds {
+        let middle = fits + (exceeds - fits) / 2;
+        if bytes(middle) <= room {
+            fits = middle;
+        } else {
+            exceeds = middle;
+        }
+    }
+    let ragged = fits % context.grain();
+    if fits > ragged { fits - ragged } else { fits }.max(1)
 }
 
 /// The rounds in which one lane goes through every rank's share, a piece of each at a time.
@@ -192,11 +252,7 @@ impl Rounds {
             .map(|of| share(of).part(lanes, u64::from(lane), context.grain()))
             .collect();
         let longest = parts.iter().map(|part| part.count).max().unwrap_or(0);
-        Self {
-            parts,
-            piece,
-            longest,
-        }
+        Self { parts, piece, longest }
     }
 
     fn count(&self) -> u64 {
@@ -213,3 +269,5 @@ impl Rounds {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_layered;

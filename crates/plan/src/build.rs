@@ -42,12 +42,7 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Self {
-            lanes: 1,
-            slot_bytes: 256 << 10,
-            slots: 2,
-            scratch_bytes: 4 << 20,
-        }
+        Self { lanes: 1, slot_bytes: 256 << 10, slots: 2, scratch_bytes: 4 << 20 }
     }
 }
 
@@ -94,11 +89,7 @@ impl Context<'_> {
     pub fn values(&self, bytes: u64, form: Form) -> u64 {
         let size = form.size(self.problem.data_type) as u64;
         let values = (bytes / size).max(1);
-        if values > self.grain() {
-            values - values % self.grain()
-        } else {
-            values
-        }
+        if values > self.grain() { values - values % self.grain() } else { values }
     }
 
     /// The ranks other than this one that map its memory, and those that do not, each nearest
@@ -143,10 +134,7 @@ pub struct Lanes {
 
 impl From<usize> for Lanes {
     fn from(lane: usize) -> Self {
-        Self {
-            outgoing: lane,
-            incoming: lane,
-        }
+        Self { outgoing: lane, incoming: lane }
     }
 }
 
@@ -161,6 +149,31 @@ pub struct PortSize {
     pub stage_bytes: u64,
     /// Messages in flight.
     pub slots: u32,
+}
+
+impl PortSize {
+    /// Bytes of scratch the port takes.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let slots = u64::from(self.slots.max(1));
+        slots * (u64::from(self.boxes) * lines(self.slot_bytes) + lines(self.stage_bytes))
+    }
+}
+
+/// Where in the boxes of a port a message lands: mostly at the start of a slot, further in where
+/// several peers fill one box together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inbox {
+    /// Which box.
+    pub index: u32,
+    /// Bytes of the slot before the message.
+    pub skip: u64,
+}
+
+impl From<u32> for Inbox {
+    fn from(index: u32) -> Self {
+        Self { index, skip: 0 }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -226,18 +239,15 @@ impl<'a> Builder<'a> {
         if self.lanes.len() < needed {
             self.lanes.resize_with(needed, Vec::new);
         }
-        let round = |bytes: u64| bytes.next_multiple_of(64);
         let layout = PortLayout {
             lanes,
             base: self.scratch_bytes,
             boxes: size.boxes,
-            slot_bytes: round(size.slot_bytes),
-            stage_bytes: round(size.stage_bytes),
+            slot_bytes: lines(size.slot_bytes),
+            stage_bytes: lines(size.stage_bytes),
             slots: size.slots.max(1),
         };
-        let slots = u64::from(layout.slots);
-        self.scratch_bytes +=
-            slots * (u64::from(layout.boxes) * layout.slot_bytes + layout.stage_bytes);
+        self.scratch_bytes += size.bytes();
         self.ports.push(layout);
         Port(u16::try_from(self.ports.len() - 1).expect("a plan has few ports"))
     }
@@ -245,7 +255,7 @@ impl<'a> Builder<'a> {
     /// Private scratch: `bytes` at the same offset on every rank.
     pub fn private(&mut self, bytes: u64) -> u64 {
         let offset = self.scratch_bytes;
-        self.scratch_bytes += bytes.next_multiple_of(64);
+        self.scratch_bytes += lines(bytes);
         offset
     }
 
@@ -273,10 +283,7 @@ impl<'a> Builder<'a> {
     /// This rank's own input as an operand.
     #[must_use]
     pub fn own(&self, extent: Extent) -> Operand {
-        Operand {
-            span: self.input(extent),
-            fresh: Some(self.context.rank),
-        }
+        Operand { span: self.input(extent), fresh: Some(self.context.rank) }
     }
 
     /// Copies within this rank's reach; a copy of nothing is not written down.
@@ -294,52 +301,122 @@ impl<'a> Builder<'a> {
         let first = u32::try_from(self.operands.len()).expect("operands fit in 32 bits");
         let count = u32::try_from(operands.len()).expect("operands fit in 32 bits");
         self.operands.extend_from_slice(operands);
-        self.step(
-            lane,
-            Step::Reduce {
-                first,
-                operands: count,
-                target,
-                finish,
-            },
-        );
+        self.step(lane, Step::Reduce { first, operands: count, target, finish });
     }
 
     /// Sends through a slot of box `inbox` at `peer`.
-    pub fn send(&mut self, port: Port, peer: Rank, inbox: u32, source: Span) {
-        if source.count == 0 {
+    pub fn send(&mut self, port: Port, peer: Rank, inbox: impl Into<Inbox>, source: Span) {
+        self.send_runs(port, peer, inbox.into(), &[source]);
+    }
+
+    /// Sends several runs of values as one message, in which they stand side by side: straight
+    /// into the peer's memory where that is mapped, else by way of private scratch at `bounce`.
+    pub fn send_joined(
+        &mut self,
+        port: Port,
+        peer: Rank,
+        inbox: impl Into<Inbox>,
+        sources: &[Span],
+        bounce: u64,
+    ) {
+        let runs = self.join(sources);
+        if self.context.mapped(peer) || runs.len() < 2 {
+            self.send_runs(port, peer, inbox.into(), &runs);
+            return;
+        }
+        let packed = Span {
+            region: Region::Scratch,
+            offset: bounce,
+            count: runs.iter().map(|run| run.count).sum(),
+            form: runs[0].form,
+        };
+        let lane = self.layout(port).lanes.outgoing;
+        let mut start = 0;
+        for run in runs {
+            self.copy(lane, run, packed.slice(start, run.count, self.data_type()));
+            start += run.count;
+        }
+        self.send(port, peer, inbox, packed);
+    }
+
+    /// Joins runs that go on into each other, and leaves out empty ones.
+    fn join(&self, sources: &[Span]) -> Vec<Span> {
+        let mut runs: Vec<Span> = Vec::with_capacity(sources.len());
+        for source in sources.iter().filter(|source| source.count > 0) {
+            match runs.last_mut() {
+                Some(last)
+                    if last.region == source.region
+                        && last.form == source.form
+                        && last.offset + last.bytes(self.data_type()) == source.offset =>
+                {
+                    last.count += source.count;
+                }
+                _ => runs.push(*source),
+            }
+        }
+        runs
+    }
+
+    /// One message of several puts, the last of which says that all are there.
+    fn send_runs(&mut self, port: Port, peer: Rank, inbox: Inbox, runs: &[Span]) {
+        let bytes: u64 = runs.iter().map(|run| run.bytes(self.data_type())).sum();
+        if bytes == 0 {
             return;
         }
         let layout = self.layout(port);
         assert!(
-            source.bytes(self.data_type()) <= layout.slot_bytes && inbox < layout.boxes,
-            "message of {} bytes to box {inbox} does not fit {layout:?}",
-            source.bytes(self.data_type()),
+            inbox.skip + bytes <= layout.slot_bytes && inbox.index < layout.boxes,
+            "message of {bytes} bytes to {inbox:?} does not fit {layout:?}",
         );
         let slot = self.take_slot(port, peer);
-        let target = Landing {
-            region: Region::Scratch,
-            offset: box_offset(&layout, inbox, slot),
-        };
-        self.put(port, peer, source, target);
+        let mut offset = box_offset(&layout, inbox.index, slot) + inbox.skip;
+        for (index, run) in runs.iter().enumerate() {
+            let target = Landing { region: Region::Scratch, offset };
+            let signal = (index + 1 == runs.len()).then_some(data_flag(port));
+            self.put(port, peer, *run, target, signal);
+            offset += run.bytes(self.data_type());
+        }
     }
 
     /// Waits for the next message of `peer` in box `inbox` and says where it stands. Must be
     /// followed by [`Builder::release`] once it has been read.
-    pub fn receive(&mut self, port: Port, peer: Rank, inbox: u32, count: u64, form: Form) -> Span {
+    pub fn receive(
+        &mut self,
+        port: Port,
+        peer: Rank,
+        inbox: impl Into<Inbox>,
+        count: u64,
+        form: Form,
+    ) -> Span {
         let layout = self.layout(port);
+        let inbox = inbox.into();
         let offset = if count == 0 {
             0
         } else {
             let slot = self.await_slot(port, peer);
-            box_offset(&layout, inbox, slot)
+            box_offset(&layout, inbox.index, slot) + inbox.skip
         };
+        Span { region: Region::Scratch, offset, count, form }
+    }
+
+    /// The slot of box `inbox` here in which message `index` of every channel lands: a box that all
+    /// peers fill together has room for this rank's own values too.
+    #[must_use]
+    pub fn slot(&self, port: Port, inbox: u32, index: u64, count: u64, form: Form) -> Span {
+        let layout = self.layout(port);
+        let slots = u64::from(layout.slots);
         Span {
             region: Region::Scratch,
-            offset,
+            offset: box_offset(&layout, inbox, 0) + index % slots * layout.slot_bytes,
             count,
             form,
         }
+    }
+
+    /// Values of one message through a slot of `port`, at most.
+    #[must_use]
+    pub fn message_values(&self, port: Port, form: Form) -> u64 {
+        self.context.values(self.layout(port).slot_bytes, form)
     }
 
     /// Gives the slot of the oldest unreleased message of `peer` back.
@@ -353,13 +430,7 @@ impl<'a> Builder<'a> {
         }
         channel.slots = layout.slots;
         channel.credits.push(place);
-        self.step(
-            lane,
-            Step::Signal {
-                peer,
-                flag: credit_flag(port),
-            },
-        );
+        self.step(lane, Step::Signal { peer, flag: credit_flag(port) });
     }
 
     /// Puts straight into the output of `peer`, at value `start`: only where the two do not map
@@ -372,10 +443,8 @@ impl<'a> Builder<'a> {
                 port,
                 peer,
                 source,
-                Landing {
-                    region: Region::Output(0),
-                    offset,
-                },
+                Landing { region: Region::Output(0), offset },
+                Some(data_flag(port)),
             );
         }
     }
@@ -406,32 +475,16 @@ impl<'a> Builder<'a> {
         if self.context.mapped(peer) {
             let slot = self.take_slot(port, peer);
             let offset = box_offset(&layout, inbox, slot);
-            let target = Span {
-                region: Region::Window(peer),
-                offset,
-                count,
-                form,
-            };
+            let target = Span { region: Region::Window(peer), offset, count, form };
             assert!(
                 target.bytes(self.data_type()) <= layout.slot_bytes,
                 "{target:?} in {layout:?}"
             );
             self.touch(peer);
             self.reduce(lane, operands, target, finish);
-            self.step(
-                lane,
-                Step::Signal {
-                    peer,
-                    flag: data_flag(port),
-                },
-            );
+            self.step(lane, Step::Signal { peer, flag: data_flag(port) });
         } else {
-            let target = Span {
-                region: Region::Scratch,
-                offset: bounce,
-                count,
-                form,
-            };
+            let target = Span { region: Region::Scratch, offset: bounce, count, form };
             self.reduce(lane, operands, target, finish);
             self.send(port, peer, inbox, target);
         }
@@ -440,9 +493,7 @@ impl<'a> Builder<'a> {
     /// Sends any number of values in messages through box `inbox`. Partner of
     /// [`Builder::receive_pieces`].
     pub fn send_pieces(&mut self, port: Port, peer: Rank, inbox: u32, source: Span) {
-        let most = self
-            .context
-            .values(self.layout(port).slot_bytes, source.form);
+        let most = self.message_values(port, source.form);
         for piece in Extent::new(0, source.count).pieces(most) {
             let part = source.slice(piece.start, piece.count, self.data_type());
             self.send(port, peer, inbox, part);
@@ -452,7 +503,7 @@ impl<'a> Builder<'a> {
     /// Receives messages of box `inbox` into the output.
     pub fn receive_pieces(&mut self, port: Port, peer: Rank, inbox: u32, extent: Extent) {
         let layout = self.layout(port);
-        let most = self.context.values(layout.slot_bytes, Form::Element);
+        let most = self.message_values(port, Form::Element);
         for piece in extent.pieces(most) {
             let source = self.receive(port, peer, inbox, piece.count, Form::Element);
             self.copy(layout.lanes.incoming, source, self.output(piece));
@@ -494,16 +545,8 @@ impl<'a> Builder<'a> {
             }
         }
         let offset = stage_offset(&layout, index % layout.slots);
-        let span = Span {
-            region: Region::Scratch,
-            offset,
-            count,
-            form,
-        };
-        assert!(
-            span.bytes(self.data_type()) <= layout.stage_bytes,
-            "{span:?} in {layout:?}"
-        );
+        let span = Span { region: Region::Scratch, offset, count, form };
+        assert!(span.bytes(self.data_type()) <= layout.stage_bytes, "{span:?} in {layout:?}");
         span
     }
 
@@ -513,13 +556,7 @@ impl<'a> Builder<'a> {
         *self.published.entry(port).or_insert(0) += 1;
         for reader in readers {
             self.touch(*reader);
-            self.step(
-                lane,
-                Step::Signal {
-                    peer: *reader,
-                    flag: data_flag(port),
-                },
-            );
+            self.step(lane, Step::Signal { peer: *reader, flag: data_flag(port) });
         }
     }
 
@@ -541,25 +578,14 @@ impl<'a> Builder<'a> {
         let slot = self.await_slot(port, peer);
         let size = form.size(self.data_type()) as u64;
         let offset = stage_offset(&layout, slot) + part.start * size;
-        Span {
-            region: Region::Window(peer),
-            offset,
-            count: part.count,
-            form,
-        }
+        Span { region: Region::Window(peer), offset, count: part.count, form }
     }
 
     /// A bare signal on the data flag of `port`.
     pub fn notify(&mut self, port: Port, peer: Rank) {
         let lane = self.layout(port).lanes.outgoing;
         self.outgoing.entry((port, peer)).or_default().messages += 1;
-        self.step(
-            lane,
-            Step::Signal {
-                peer,
-                flag: data_flag(port),
-            },
-        );
+        self.step(lane, Step::Signal { peer, flag: data_flag(port) });
     }
 
     /// Waits for a bare signal on the data flag of `port`.
@@ -586,6 +612,7 @@ impl<'a> Builder<'a> {
                 .collect(),
             operands: self.operands,
             scratch_bytes: self.scratch_bytes,
+            flags: u16::try_from(self.ports.len() * 2).expect("a plan has few ports"),
             touches: self.touches,
         }
     }
@@ -608,18 +635,10 @@ impl<'a> Builder<'a> {
         }
     }
 
-    fn put(&mut self, port: Port, peer: Rank, source: Span, target: Landing) {
+    fn put(&mut self, port: Port, peer: Rank, source: Span, target: Landing, signal: Option<Flag>) {
         self.touch(peer);
         let lane = self.layout(port).lanes.outgoing;
-        self.step(
-            lane,
-            Step::Put {
-                peer,
-                source,
-                target,
-                signal: Some(data_flag(port)),
-            },
-        );
+        self.step(lane, Step::Put { peer, source, target, signal });
     }
 
     fn take_slot(&mut self, port: Port, peer: Rank) -> u32 {
@@ -650,6 +669,11 @@ impl<'a> Builder<'a> {
         let count = channel.messages;
         self.wait(lane, peer, data_flag(port), count);
     }
+}
+
+/// `bytes` in whole cache lines.
+fn lines(bytes: u64) -> u64 {
+    bytes.next_multiple_of(64)
 }
 
 fn data_flag(port: Port) -> Flag {

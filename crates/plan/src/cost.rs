@@ -41,16 +41,8 @@ impl Default for Links {
     /// A present-day server with a 25 Gbit/s network over TCP.
     fn default() -> Self {
         Self {
-            shm: Link {
-                latency_us: 0.3,
-                overhead_us: 0.05,
-                bandwidth_gbs: 8.0,
-            },
-            net: Link {
-                latency_us: 10.0,
-                overhead_us: 2.0,
-                bandwidth_gbs: 3.0,
-            },
+            shm: Link { latency_us: 0.3, overhead_us: 0.05, bandwidth_gbs: 8.0 },
+            net: Link { latency_us: 10.0, overhead_us: 2.0, bandwidth_gbs: 3.0 },
             reduce_gbs: 10.0,
             copy_gbs: 12.0,
             per_step_us: 0.03,
@@ -60,11 +52,7 @@ impl Default for Links {
 
 impl Links {
     pub(crate) fn between(&self, hosts: &[u32], a: Rank, b: Rank) -> &Link {
-        if hosts.get(a as usize) == hosts.get(b as usize) {
-            &self.shm
-        } else {
-            &self.net
-        }
+        if hosts.get(a as usize) == hosts.get(b as usize) { &self.shm } else { &self.net }
     }
 
     /// Time of a core for one step.
@@ -86,12 +74,7 @@ impl Links {
             Step::Copy { source, target } => {
                 reach(source, self.copy_gbs).max(reach(target, self.copy_gbs))
             }
-            Step::Reduce {
-                first,
-                operands,
-                target,
-                ..
-            } => {
+            Step::Reduce { first, operands, target, .. } => {
                 let read: f64 = part
                     .operands(*first, *operands)
                     .iter()
@@ -161,16 +144,11 @@ pub fn price_rank(
     links: &Links,
 ) -> Cost {
     let data_type = problem.data_type;
-    let mut cost = Cost {
-        steps: part.steps(),
-        ..Cost::default()
-    };
+    let mut cost = Cost { steps: part.steps(), ..Cost::default() };
     for step in part.lanes.iter().flatten() {
         match step {
             Step::Copy { source, .. } => cost.bytes_copied += bytes(source, data_type),
-            Step::Reduce {
-                first, operands, ..
-            } => {
+            Step::Reduce { first, operands, .. } => {
                 for operand in part.operands(*first, *operands) {
                     cost.bytes_reduced += bytes(&operand.span, data_type);
                 }
@@ -192,10 +170,7 @@ pub(crate) fn bytes(span: &Span, data_type: DataType) -> u64 {
 }
 
 /// Microseconds that `bytes` take.
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a prediction is not exact to the byte"
-)]
+#[expect(clippy::cast_precision_loss, reason = "a prediction is not exact to the byte")]
 pub(crate) fn transfer_us(bytes: u64, gbs: f64) -> f64 {
     bytes as f64 / (gbs * 1000.0)
 }

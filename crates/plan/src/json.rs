@@ -7,7 +7,7 @@
 //!   "problem": { … },             or "problems": one for each rank, where they differ
 //!   "hosts": [0, 0, 1, 1],
 //!   "ranks": [
-//!     { "scratch_bytes": …, "touches": [1],
+//!     { "scratch_bytes": …, "flags": 4, "touches": [1],
 //!       "operands": [ one a line ],
 //!       "lanes": [ [ one step a line ] ] }
 //!   ]
@@ -81,10 +81,7 @@ pub fn from_json(text: &str) -> Result<Plan, ReadError> {
     }
     let document: Document = serde_json::from_str(text)?;
     if document.format != FORMAT || document.version != VERSION {
-        return Err(ReadError::Version {
-            format: document.format,
-            version: document.version,
-        });
+        return Err(ReadError::Version { format: document.format, version: document.version });
     }
     let problems = match (document.problem, document.problems) {
         (Some(problem), None) => vec![problem; document.ranks.len()],
@@ -154,6 +151,7 @@ fn write_plan(plan: &Plan, out: &mut String) -> std::fmt::Result {
 fn write_rank(part: &RankPlan, out: &mut String) -> std::fmt::Result {
     writeln!(out, "    {{")?;
     writeln!(out, r#"      "scratch_bytes": {},"#, part.scratch_bytes)?;
+    writeln!(out, r#"      "flags": {},"#, part.flags)?;
     writeln!(out, r#"      "touches": {},"#, line(&part.touches))?;
     write!(out, r#"      "operands": "#)?;
     write_lines::<Operand>(&part.operands, "        ", out)?;
@@ -194,10 +192,7 @@ mod tests {
 
     fn ring() -> Plan {
         let problem = Problem::new(Collective::AllReduce, 4, 1000, DataType::Bf16);
-        let tuning = Tuning {
-            slot_bytes: 256,
-            ..Tuning::default()
-        };
+        let tuning = Tuning { slot_bytes: 256, ..Tuning::default() };
         Algorithm::Ring.plan(&problem, &[0, 0, 1, 1], tuning)
     }
 
@@ -218,10 +213,7 @@ mod tests {
         let end = at + text[at..].find('\n').unwrap();
         let broken = format!("{}{}", &text[..at], &text[end..]);
         let error = read_verified(&broken).unwrap_err().to_string();
-        assert!(
-            error.contains("rank 0 lane 0 step 1"),
-            "the place is missing: {error}"
-        );
+        assert!(error.contains("rank 0 lane 0 step 1"), "the place is missing: {error}");
     }
 
     #[test]
@@ -232,23 +224,14 @@ mod tests {
             ("[]", "not a plan"),
             (&good[..good.len() / 2], "EOF"),
             (&good.replace("ringway-plan", "pizza"), "pizza"),
-            (
-                &good.replace(r#""version": 1"#, r#""version": 2"#),
-                "version 2",
-            ),
+            (&good.replace(r#""version": 1"#, r#""version": 2"#), "version 2"),
             (&good.replace("scratch_bytes", "scratch"), "unknown field"),
-            (
-                &good.replace(r#""hosts": [0,0,1,1]"#, r#""hosts": [0]"#),
-                "1 hosts",
-            ),
+            (&good.replace(r#""hosts": [0,0,1,1]"#, r#""hosts": [0]"#), "1 hosts"),
             (
                 &good.replace(r#"{"equal":1000}"#, r#"{"equal":18446744073709551615}"#),
                 "bytes; the most",
             ),
-            (
-                &good.replace(r#""ranks":4,"#, r#""ranks":4000000000,"#),
-                "does not fit",
-            ),
+            (&good.replace(r#""ranks":4,"#, r#""ranks":4000000000,"#), "does not fit"),
             (&"[".repeat(100_000), "not a plan"),
         ];
         for (text, expected) in cases {

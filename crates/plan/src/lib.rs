@@ -8,6 +8,7 @@
 pub mod build;
 pub mod cost;
 pub mod json;
+pub mod message;
 pub mod plan;
 pub mod planner;
 pub mod problem;

@@ -76,11 +76,7 @@ impl Span {
     #[must_use]
     pub fn slice(&self, start: u64, count: u64, data_type: DataType) -> Self {
         debug_assert!(start + count <= self.count);
-        Self {
-            offset: self.offset + start * self.form.size(data_type) as u64,
-            count,
-            ..*self
-        }
+        Self { offset: self.offset + start * self.form.size(data_type) as u64, count, ..*self }
     }
 }
 
@@ -164,8 +160,11 @@ pub struct RankPlan {
     pub lanes: Vec<Vec<Step>>,
     /// Operands of all reductions.
     pub operands: Vec<Operand>,
-    /// Bytes of scratch used, at this rank and by peers that write to it.
+    /// Bytes of scratch used, at this rank and by peers that write to it. The same on all ranks.
     pub scratch_bytes: u64,
+    /// Flags used are below this number. The same on all ranks.
+    #[serde(default)]
+    pub flags: Flag,
     /// Peers whose memory this rank writes, or that read this rank's: their earlier operations must
     /// be over before scratch of the same place is used again.
     pub touches: Vec<Rank>,
@@ -180,6 +179,35 @@ impl RankPlan {
             .checked_add(count as usize)
             .and_then(|end| self.operands.get(first..end))
             .unwrap_or(&[])
+    }
+
+    /// Several calls as one operation: their lanes run side by side, on flags and scratch of
+    /// their own. Buffer 0 of part `i` becomes buffer `i`. Also says whose part each lane is.
+    #[must_use]
+    pub fn fuse(parts: &[Self]) -> (Self, Vec<usize>) {
+        let mut fused = Self::default();
+        let mut lane_parts = Vec::new();
+        for (index, part) in parts.iter().enumerate() {
+            let shift = Shift {
+                buffer: u16::try_from(index).expect("a group is split long before"),
+                scratch: fused.scratch_bytes,
+                flag: fused.flags,
+                operand: u32::try_from(fused.operands.len()).expect("operands fit in 32 bits"),
+            };
+            for lane in &part.lanes {
+                fused.lanes.push(lane.iter().map(|step| shift.step(*step)).collect());
+                lane_parts.push(index);
+            }
+            fused.operands.extend(
+                part.operands.iter().map(|o| Operand { span: shift.span(o.span), fresh: o.fresh }),
+            );
+            fused.scratch_bytes += part.scratch_bytes.next_multiple_of(64);
+            fused.flags += part.flags;
+            fused.touches.extend_from_slice(&part.touches);
+        }
+        fused.touches.sort_unstable();
+        fused.touches.dedup();
+        (fused, lane_parts)
     }
 
     /// Number of steps in all lanes.
@@ -218,6 +246,55 @@ impl RankPlan {
     }
 }
 
+/// Where a part of a fused plan goes.
+#[derive(Clone, Copy)]
+struct Shift {
+    buffer: u16,
+    scratch: u64,
+    flag: Flag,
+    operand: u32,
+}
+
+impl Shift {
+    fn region(self, region: Region, offset: u64) -> (Region, u64) {
+        match region {
+            Region::Input(index) => (Region::Input(index + self.buffer), offset),
+            Region::Output(index) => (Region::Output(index + self.buffer), offset),
+            scratch => (scratch, offset + self.scratch),
+        }
+    }
+
+    fn span(self, span: Span) -> Span {
+        let (region, offset) = self.region(span.region, span.offset);
+        Span { region, offset, ..span }
+    }
+
+    fn step(self, step: Step) -> Step {
+        match step {
+            Step::Copy { source, target } => {
+                Step::Copy { source: self.span(source), target: self.span(target) }
+            }
+            Step::Reduce { first, operands, target, finish } => Step::Reduce {
+                first: first + self.operand,
+                operands,
+                target: self.span(target),
+                finish,
+            },
+            Step::Put { peer, source, target, signal } => {
+                let (region, offset) = self.region(target.region, target.offset);
+                Step::Put {
+                    peer,
+                    source: self.span(source),
+                    target: Landing { region, offset },
+                    signal: signal.map(|flag| flag + self.flag),
+                }
+            }
+            Step::Signal { peer, flag } => Step::Signal { peer, flag: flag + self.flag },
+            Step::Wait { peer, flag, count } => Step::Wait { peer, flag: flag + self.flag, count },
+        }
+    }
+}
+
 /// A whole plan: every rank's part. Verifier, explainer and simulator use it; a running rank
 /// holds only its own [`RankPlan`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -245,10 +322,6 @@ pub struct Place {
 
 impl std::fmt::Display for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "rank {} lane {} step {}",
-            self.rank, self.lane, self.step
-        )
+        write!(f, "rank {} lane {} step {}", self.rank, self.lane, self.step)
     }
 }

@@ -109,20 +109,16 @@ pub fn choose(
     let tuning = tune(problem, hosts, request);
     let mut candidates: Vec<Candidate> = Algorithm::ALL
         .into_iter()
-        .map(
-            |algorithm| match admit(algorithm, problem, hosts, tuning, request) {
-                Ok(()) => Candidate {
-                    algorithm,
-                    predicted_us: Some(predict(algorithm, problem, hosts, tuning, &request.links)),
-                    outcome: Outcome::Slower,
-                },
-                Err(reason) => Candidate {
-                    algorithm,
-                    predicted_us: None,
-                    outcome: Outcome::Refused(reason),
-                },
+        .map(|algorithm| match admit(algorithm, problem, hosts, tuning, request) {
+            Ok(()) => Candidate {
+                algorithm,
+                predicted_us: Some(predict(algorithm, problem, hosts, tuning, &request.links)),
+                outcome: Outcome::Slower,
             },
-        )
+            Err(reason) => {
+                Candidate { algorithm, predicted_us: None, outcome: Outcome::Refused(reason) }
+            }
+        })
         .collect();
     // Stable, so that of equals the first of `Algorithm::ALL` is chosen.
     let order = |candidate: &Candidate| candidate.predicted_us.unwrap_or(f64::INFINITY);
@@ -133,11 +129,7 @@ pub fn choose(
     match candidates.first_mut() {
         Some(first) if first.outcome == Outcome::Slower => {
             first.outcome = Outcome::Chosen;
-            Ok(Choice {
-                algorithm: first.algorithm,
-                tuning,
-                candidates,
-            })
+            Ok(Choice { algorithm: first.algorithm, tuning, candidates })
         }
         _ => Err(no_algorithm(problem, &candidates)),
     }
@@ -187,18 +179,13 @@ fn no_algorithm(problem: &Problem, candidates: &[Candidate]) -> NoAlgorithm {
             _ => None,
         })
         .collect();
-    NoAlgorithm {
-        collective: problem.collective.name().to_owned(),
-        reasons: reasons.join("; "),
-    }
+    NoAlgorithm { collective: problem.collective.name().to_owned(), reasons: reasons.join("; ") }
 }
 
 /// Bytes of the larger buffer of a rank, as far as all ranks know them.
 fn buffer_bytes(problem: &Problem) -> u64 {
     let known = nominal(problem);
-    let values = known
-        .input_count(known.root)
-        .max(known.output_count(known.root));
+    let values = known.input_count(known.root).max(known.output_count(known.root));
     values.saturating_mul(known.data_type.size() as u64)
 }
 
@@ -208,10 +195,7 @@ fn nominal(problem: &Problem) -> Problem {
         Counts::Pairwise { .. } => Counts::Equal((64 << 10) / problem.data_type.size() as u64),
         known => known.clone(),
     };
-    Problem {
-        counts,
-        ..problem.clone()
-    }
+    Problem { counts, ..problem.clone() }
 }
 
 /// How a call is cut, whatever the algorithm.
@@ -235,12 +219,7 @@ fn tune(problem: &Problem, hosts: &[u32], request: &Request<'_>) -> Tuning {
         .rev()
         .find(|lanes| scratch_least(problem.ranks, *lanes, slots) <= request.scratch_bytes)
         .unwrap_or(1);
-    Tuning {
-        lanes,
-        slot_bytes,
-        slots,
-        scratch_bytes: request.scratch_bytes,
-    }
+    Tuning { lanes, slot_bytes, slots, scratch_bytes: request.scratch_bytes }
 }
 
 /// A cache line for each box that everybody may need for everybody.
@@ -309,10 +288,7 @@ fn scale(problem: &Problem, part: u64, whole: u64) -> Problem {
         }
         pairwise => pairwise.clone(),
     };
-    Problem {
-        counts,
-        ..problem.clone()
-    }
+    Problem { counts, ..problem.clone() }
 }
 
 /// The worst that the first, the last and the root rank see, each with the ranks of its host.
@@ -323,14 +299,7 @@ fn price(
     tuning: Tuning,
     links: &Links,
 ) -> f64 {
-    let build = |rank: Rank| {
-        algorithm.build(Context {
-            problem,
-            rank,
-            hosts,
-            tuning,
-        })
-    };
+    let build = |rank: Rank| algorithm.build(Context { problem, rank, hosts, tuning });
     let last = problem.ranks.saturating_sub(1);
     let mut seeds = vec![0, last];
     if problem.collective.has_root() {
@@ -344,18 +313,12 @@ fn price(
     }
     seeds.sort_unstable();
     seeds.dedup();
-    let world = World {
-        hosts,
-        data_type: problem.data_type,
-    };
+    let world = World { hosts, data_type: problem.data_type };
     let most = RANKS_PRICED.max(seeds.len());
     sim::estimate(&seeds, world, links, &build, most)
 }
 
-#[expect(
-    clippy::cast_precision_loss,
-    reason = "a prediction is not exact to the byte"
-)]
+#[expect(clippy::cast_precision_loss, reason = "a prediction is not exact to the byte")]
 fn to_f64(bytes: u64) -> f64 {
     bytes as f64
 }

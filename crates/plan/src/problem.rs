@@ -235,10 +235,7 @@ mod tests {
     #[test]
     fn pieces_cover_the_extent_once() {
         let pieces: Vec<_> = Extent::new(3, 10).pieces(4).collect();
-        assert_eq!(
-            pieces,
-            [Extent::new(3, 4), Extent::new(7, 4), Extent::new(11, 2)]
-        );
+        assert_eq!(pieces, [Extent::new(3, 4), Extent::new(7, 4), Extent::new(11, 2)]);
         assert_eq!(Extent::new(3, 0).pieces(4).count(), 0);
     }
 }

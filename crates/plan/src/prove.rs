@@ -42,13 +42,8 @@ pub enum Placement {
 
 impl Placement {
     /// Every placement.
-    pub const ALL: [Self; 5] = [
-        Self::Together,
-        Self::Apart,
-        Self::Pairs,
-        Self::Uneven,
-        Self::Dealt,
-    ];
+    pub const ALL: [Self; 5] =
+        [Self::Together, Self::Apart, Self::Pairs, Self::Uneven, Self::Dealt];
 
     /// The host of each rank.
     #[must_use]
@@ -141,14 +136,8 @@ impl std::fmt::Display for Job {
             Counts::PerRank(_) => write!(f, ", a count per rank")?,
             Counts::Pairwise { .. } => write!(f, ", pairwise counts")?,
         }
-        let Tuning {
-            lanes, slot_bytes, ..
-        } = self.tuning;
-        write!(
-            f,
-            " of {}, {lanes} lanes, slots of {slot_bytes} bytes",
-            problem.data_type
-        )
+        let Tuning { lanes, slot_bytes, .. } = self.tuning;
+        write!(f, " of {}, {lanes} lanes, slots of {slot_bytes} bytes", problem.data_type)
     }
 }
 
@@ -157,11 +146,7 @@ pub fn catalogue(ranks: std::ops::RangeInclusive<u32>) -> impl Iterator<Item = J
     (1..=EVERY)
         .chain(SAMPLES)
         .filter(move |count| ranks.contains(count))
-        .flat_map(|ranks| {
-            Algorithm::ALL
-                .into_iter()
-                .map(move |algorithm| (ranks, algorithm))
-        })
+        .flat_map(|ranks| Algorithm::ALL.into_iter().map(move |algorithm| (ranks, algorithm)))
         .flat_map(|(ranks, algorithm)| {
             Collective::ALL
                 .into_iter()
@@ -172,10 +157,8 @@ pub fn catalogue(ranks: std::ops::RangeInclusive<u32>) -> impl Iterator<Item = J
 /// Sizes, from none to several messages, most of them odd. Of many ranks less, as they have a block
 /// or a share each.
 fn values(ranks: u32, collective: Collective, turn: usize) -> u64 {
-    let blocks = !matches!(
-        collective,
-        Collective::AllReduce | Collective::Reduce | Collective::Broadcast
-    );
+    let blocks =
+        !matches!(collective, Collective::AllReduce | Collective::Reduce | Collective::Broadcast);
     let some = if blocks { 70 } else { u64::from(ranks) * 3 + 1 };
     let many = if blocks { 33 } else { u64::from(ranks) * 5 + 3 };
     match turn % 6 {
@@ -246,17 +229,9 @@ fn jobs(ranks: u32, algorithm: Algorithm, collective: Collective) -> Vec<Job> {
                     continue;
                 }
                 for problems in forms(&base, turn) {
-                    if problems
-                        .iter()
-                        .all(|problem| algorithm.supports(problem, &hosts).is_ok())
-                    {
+                    if problems.iter().all(|problem| algorithm.supports(problem, &hosts).is_ok()) {
                         let hosts = hosts.clone();
-                        jobs.push(Job {
-                            algorithm,
-                            problems,
-                            hosts,
-                            tuning,
-                        });
+                        jobs.push(Job { algorithm, problems, hosts, tuning });
                     }
                 }
             }
@@ -266,12 +241,7 @@ fn jobs(ranks: u32, algorithm: Algorithm, collective: Collective) -> Vec<Job> {
 }
 
 fn affordable(algorithm: Algorithm, problem: &Problem, hosts: &[u32], tuning: Tuning) -> bool {
-    let part = algorithm.build(Context {
-        problem,
-        rank: problem.ranks - 1,
-        hosts,
-        tuning,
-    });
+    let part = algorithm.build(Context { problem, rank: problem.ranks - 1, hosts, tuning });
     part.steps() * hosts.len() <= SAMPLE_STEPS
 }
 
@@ -300,10 +270,7 @@ fn forms(base: &Problem, turn: usize) -> Vec<Vec<Problem>> {
         | Collective::Scatter
         | Collective::ReduceScatter => {
             let counts = Counts::PerRank((0..ranks).map(odd).collect::<Arc<[u64]>>());
-            forms.push(vec![Problem {
-                counts,
-                ..base.clone()
-            }]);
+            forms.push(vec![Problem { counts, ..base.clone() }]);
         }
         Collective::AllToAll if ranks > 1 => {
             let one = |rank: u64| Problem {
@@ -343,10 +310,6 @@ mod tests {
             seen.insert((job.ranks(), job.algorithm));
         }
         let numbers = EVERY as usize + SAMPLES.len();
-        assert!(
-            seen.len() + numbers > numbers * Algorithm::ALL.len(),
-            "{}",
-            seen.len()
-        );
+        assert!(seen.len() + numbers > numbers * Algorithm::ALL.len(), "{}", seen.len());
     }
 }

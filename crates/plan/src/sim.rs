@@ -21,10 +21,7 @@ pub fn simulate(plan: &Plan, links: &Links) -> f64 {
     let Some(problem) = plan.problems.first() else {
         return 0.0;
     };
-    let world = World {
-        hosts: &plan.hosts,
-        data_type: problem.data_type,
-    };
+    let world = World { hosts: &plan.hosts, data_type: problem.data_type };
     let part = |rank: Rank| Cow::Borrowed(&plan.ranks[rank as usize]);
     let all: Vec<Rank> = (0..).zip(&plan.ranks).map(|(rank, _)| rank).collect();
     Simulation::new(world, links, &part, all.len()).run(&all)
@@ -126,10 +123,7 @@ impl<'a> Simulation<'a> {
             while let Some(Reverse((bits, lane))) = self.events.pop() {
                 self.step(lane, f64::from_bits(bits));
             }
-            let absent = self
-                .standing
-                .keys()
-                .filter(|key| !self.parts.contains_key(&key.0));
+            let absent = self.standing.keys().filter(|key| !self.parts.contains_key(&key.0));
             let Some(key) = absent.copied().max_by_key(|key| self.hint(*key).is_some()) else {
                 break;
             };
@@ -144,21 +138,13 @@ impl<'a> Simulation<'a> {
                 self.release(key, 0.0);
             }
         }
-        if self.standing.is_empty() {
-            self.end_us
-        } else {
-            f64::INFINITY
-        }
+        if self.standing.is_empty() { self.end_us } else { f64::INFINITY }
     }
 
     fn call_in(&mut self, rank: Rank) {
         let part = (self.part)(rank);
         for index in 0..part.lanes.len() {
-            self.lanes.push(Lane {
-                rank,
-                index,
-                step: 0,
-            });
+            self.lanes.push(Lane { rank, index, step: 0 });
             self.wake(self.lanes.len() - 1, 0.0);
         }
         self.parts.insert(rank, part);
@@ -215,12 +201,7 @@ impl<'a> Simulation<'a> {
         self.go_on(lane, done_us);
         match step {
             Step::Signal { peer, flag } => self.raise((rank, peer, flag), done_us, 0),
-            Step::Put {
-                peer,
-                source,
-                signal,
-                ..
-            } => {
+            Step::Put { peer, source, signal, .. } => {
                 let bytes = bytes(&source, self.world.data_type);
                 match signal {
                     Some(flag) => self.raise((rank, peer, flag), done_us, bytes),
@@ -253,11 +234,7 @@ impl<'a> Simulation<'a> {
     fn raise(&mut self, key: Key, now_us: f64, bytes: u64) {
         let (from, to, flag) = key;
         let seen_us = self.send((from, to), now_us, bytes);
-        self.raised.entry(key).or_default().push(Raised {
-            sent_us: now_us,
-            seen_us,
-            bytes,
-        });
+        self.raised.entry(key).or_default().push(Raised { sent_us: now_us, seen_us, bytes });
         // Whoever stands for this signal, or for one that it mirrors.
         for waiting in [key, (to, from, flag), (self.mirror(from, to), from, flag)] {
             let Some((lane, since_us, count)) = self.standing.get(&waiting).copied() else {

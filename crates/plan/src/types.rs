@@ -100,10 +100,7 @@ impl DataType {
     /// Whether the type is a floating-point type.
     #[must_use]
     pub const fn is_float(self) -> bool {
-        !matches!(
-            self,
-            Self::I8 | Self::U8 | Self::I32 | Self::U32 | Self::I64 | Self::U64
-        )
+        !matches!(self, Self::I8 | Self::U8 | Self::I32 | Self::U32 | Self::I64 | Self::U64)
     }
 }
 
@@ -124,11 +121,7 @@ fn unknown<'a>(
     given: &str,
     choices: impl Iterator<Item = &'a str>,
 ) -> UnknownName {
-    UnknownName {
-        kind,
-        given: given.to_owned(),
-        choices: choices.collect::<Vec<_>>().join(", "),
-    }
+    UnknownName { kind, given: given.to_owned(), choices: choices.collect::<Vec<_>>().join(", ") }
 }
 
 impl FromStr for DataType {
@@ -149,11 +142,7 @@ impl FromStr for DataType {
             "f8e4m3" | "fp8e4m3" | "float8e4m3" => Self::F8e4m3,
             "f8e5m2" | "fp8e5m2" | "float8e5m2" => Self::F8e5m2,
             _ => {
-                return Err(unknown(
-                    "data type",
-                    word,
-                    Self::ALL.iter().map(|t| t.name()),
-                ));
+                return Err(unknown("data type", word, Self::ALL.iter().map(|t| t.name())));
             }
         })
     }
@@ -186,14 +175,8 @@ pub enum ReduceOp {
 
 impl ReduceOp {
     /// Every reduction.
-    pub const ALL: [Self; 6] = [
-        Self::Sum,
-        Self::Prod,
-        Self::Max,
-        Self::Min,
-        Self::Avg,
-        Self::PreMulSum,
-    ];
+    pub const ALL: [Self; 6] =
+        [Self::Sum, Self::Prod, Self::Max, Self::Min, Self::Avg, Self::PreMulSum];
 
     /// The name nccl-tests prints and takes (`-o`).
     #[must_use]
@@ -296,10 +279,7 @@ impl Collective {
     /// Whether one rank is special.
     #[must_use]
     pub const fn has_root(self) -> bool {
-        matches!(
-            self,
-            Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter
-        )
+        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
     }
 }
 
@@ -361,11 +341,7 @@ impl FromStr for Level {
         match word.to_ascii_lowercase().as_str() {
             "run" => Ok(Self::Run),
             "shape" => Ok(Self::Shape),
-            _ => Err(unknown(
-                "determinism level",
-                word,
-                ["run", "shape"].into_iter(),
-            )),
+            _ => Err(unknown("determinism level", word, ["run", "shape"].into_iter())),
         }
     }
 }

@@ -26,7 +26,7 @@ use std::rc::Rc;
 
 use thiserror::Error;
 
-use crate::plan::{FLAGS_MAX, Flag, Landing, Place, Plan, Region, Span, Step};
+use crate::plan::{Flag, Landing, Place, Plan, Region, Span, Step};
 use crate::types::{DataType, Form, Rank};
 use expression::{Expressions, State, Value};
 pub(crate) use limits::check as check_shape;
@@ -203,16 +203,8 @@ impl<'p> Run<'p> {
         let mut lanes = Vec::new();
         for (rank, part) in (0..).zip(&plan.ranks) {
             for lane in 0..part.lanes.len() {
-                let place = Place {
-                    rank,
-                    lane,
-                    step: 0,
-                };
-                lanes.push(Lane {
-                    place,
-                    clock: Rc::default(),
-                    puts: HashMap::new(),
-                });
+                let place = Place { rank, lane, step: 0 };
+                lanes.push(Lane { place, clock: Rc::default(), puts: HashMap::new() });
             }
         }
         let blank = Rc::new(vec![0; lanes.len()]);
@@ -224,16 +216,8 @@ impl<'p> Run<'p> {
         let size = data_type.size() as u64;
         for rank in 0..plan.problems[0].ranks {
             let expression = expressions.leaf(rank);
-            memory.fill_input(
-                rank,
-                Value {
-                    state: State::Raw,
-                    expression,
-                    index: 0,
-                    size,
-                    skew: 0,
-                },
-            );
+            memory
+                .fill_input(rank, Value { state: State::Raw, expression, index: 0, size, skew: 0 });
         }
         Ok(Self {
             plan,
@@ -272,9 +256,7 @@ impl<'p> Run<'p> {
 
     fn current(&self, lane: usize) -> Option<Step> {
         let place = self.lanes[lane].place;
-        self.plan.ranks[place.rank as usize].lanes[place.lane]
-            .get(place.step)
-            .copied()
+        self.plan.ranks[place.rank as usize].lanes[place.lane].get(place.step).copied()
     }
 
     fn check_work(&self, lane: usize) -> Result<(), Refusal> {
@@ -286,10 +268,7 @@ impl<'p> Run<'p> {
         });
         match what {
             None => Ok(()),
-            Some(what) => Err(Refusal::TooLarge {
-                place: self.lanes[lane].place,
-                what,
-            }),
+            Some(what) => Err(Refusal::TooLarge { place: self.lanes[lane].place, what }),
         }
     }
 
@@ -310,12 +289,8 @@ impl<'p> Run<'p> {
         let mut planned: HashMap<(Rank, Rank, Flag), u32> = HashMap::new();
         for (rank, part) in (0..).zip(&self.plan.ranks) {
             for step in part.lanes.iter().flatten() {
-                let (Step::Signal { peer, flag }
-                | Step::Put {
-                    peer,
-                    signal: Some(flag),
-                    ..
-                }) = *step
+                let (Step::Signal { peer, flag } | Step::Put { peer, signal: Some(flag), .. }) =
+                    *step
                 else {
                     continue;
                 };
@@ -325,10 +300,7 @@ impl<'p> Run<'p> {
         let total = |&(place, peer, flag, _): &(Place, Rank, Flag, u32)| {
             planned.get(&(peer, place.rank, flag)).copied().unwrap_or(0)
         };
-        let blamed = standing
-            .iter()
-            .find(|wait| total(wait) < wait.3)
-            .unwrap_or(&standing[0]);
+        let blamed = standing.iter().find(|wait| total(wait) < wait.3).unwrap_or(&standing[0]);
         let &(place, peer, flag, count) = blamed;
         let why = if total(blamed) < count {
             format!("which raises it only {} times", total(blamed))
@@ -338,13 +310,7 @@ impl<'p> Run<'p> {
                 None => "which never comes to it".to_owned(),
             }
         };
-        Some(Refusal::Deadlock {
-            place,
-            peer,
-            flag,
-            count,
-            why,
-        })
+        Some(Refusal::Deadlock { place, peer, flag, count, why })
     }
 
     /// One step; `false` where it must wait.
@@ -359,20 +325,10 @@ impl<'p> Run<'p> {
                 let values = self.read(lane, source)?;
                 self.write(lane, target, values)?;
             }
-            Step::Reduce {
-                first,
-                operands,
-                target,
-                finish,
-            } => {
+            Step::Reduce { first, operands, target, finish } => {
                 self.reduce(lane, first, operands, target, finish)?;
             }
-            Step::Put {
-                peer,
-                source,
-                target,
-                signal,
-            } => {
+            Step::Put { peer, source, target, signal } => {
                 self.put(lane, peer, source, target)?;
                 if let Some(flag) = signal {
                     self.signal(lane, peer, flag)?;
@@ -386,10 +342,7 @@ impl<'p> Run<'p> {
 
     /// Where an event took place.
     fn place(&self, event: Event) -> Place {
-        Place {
-            step: (event.step as usize).saturating_sub(1),
-            ..self.lanes[event.lane].place
-        }
+        Place { step: (event.step as usize).saturating_sub(1), ..self.lanes[event.lane].place }
     }
 
     fn event(&self, lane: usize) -> Event {
@@ -408,11 +361,8 @@ impl<'p> Run<'p> {
                         &format!("rank {peer} does not map its memory here"),
                     ));
                 }
-                let (toucher, touched) = if writes {
-                    (place.rank, peer)
-                } else {
-                    (peer, place.rank)
-                };
+                let (toucher, touched) =
+                    if writes { (place.rank, peer) } else { (peer, place.rank) };
                 self.check_touch(place, toucher, touched)?;
                 peer
             }
@@ -446,11 +396,7 @@ impl<'p> Run<'p> {
     /// Scratch is used again by the next operations: whoever writes a peer's memory, or shows a
     /// peer its own, must list it, so that the executor can wait until the peer is ready.
     fn check_touch(&self, place: Place, toucher: Rank, touched: Rank) -> Result<(), Refusal> {
-        if self.plan.ranks[toucher as usize]
-            .touches
-            .binary_search(&touched)
-            .is_err()
-        {
+        if self.plan.ranks[toucher as usize].touches.binary_search(&touched).is_err() {
             return Err(illegal(
                 place,
                 &format!("rank {toucher} does not list rank {touched} in its touches"),
@@ -465,6 +411,14 @@ impl<'p> Run<'p> {
         }
         if peer == place.rank {
             return Err(illegal(place, "a rank is not its own peer"));
+        }
+        Ok(())
+    }
+
+    fn check_flag(&self, place: Place, flag: Flag) -> Result<(), Refusal> {
+        let flags = self.plan.ranks[place.rank as usize].flags;
+        if flag >= flags {
+            return Err(illegal(place, &format!("flag {flag}: the plan has {flags}")));
         }
         Ok(())
     }
@@ -516,9 +470,7 @@ impl<'p> Run<'p> {
         let event = self.event(lane);
         let clock = Rc::clone(&self.lanes[lane].clock);
         self.memory
-            .write(bytes, values, Writer::Step(event), &|other: Event| {
-                known(&clock, lane, other)
-            })
+            .write(bytes, values, Writer::Step(event), &|other: Event| known(&clock, lane, other))
             .map_err(|conflict| self.race(place, "writes", bytes, conflict))
     }
 
@@ -559,10 +511,7 @@ impl<'p> Run<'p> {
             return Err(illegal(place, "a reduction without its operands"));
         }
         if finish != (target.form == Form::Element) && self.wide() != self.data_type.size() as u64 {
-            return Err(illegal(
-                place,
-                "only finished reductions have the element type",
-            ));
+            return Err(illegal(place, "only finished reductions have the element type"));
         }
         let mut folded: Option<Vec<(u64, u64, Value)>> = None;
         for operand in list {
@@ -609,17 +558,7 @@ impl<'p> Run<'p> {
         let values = folded
             .unwrap_or_default()
             .into_iter()
-            .map(|(start, _, value)| {
-                (
-                    start * size,
-                    Value {
-                        state,
-                        size,
-                        skew: 0,
-                        ..value
-                    },
-                )
-            })
+            .map(|(start, _, value)| (start * size, Value { state, size, skew: 0, ..value }))
             .collect();
         self.write(lane, target, values)
     }
@@ -634,17 +573,11 @@ impl<'p> Run<'p> {
         let place = self.lanes[lane].place;
         self.check_peer(place, peer)?;
         if !matches!(target.region, Region::Scratch | Region::Output(_)) {
-            return Err(illegal(
-                place,
-                "puts land in the peer's scratch or output only",
-            ));
+            return Err(illegal(place, "puts land in the peer's scratch or output only"));
         }
         let mapped = self.plan.hosts[peer as usize] == self.plan.hosts[place.rank as usize];
         if mapped && target.region != Region::Scratch {
-            return Err(illegal(
-                place,
-                &format!("rank {peer} maps only its scratch here"),
-            ));
+            return Err(illegal(place, &format!("rank {peer} maps only its scratch here")));
         }
         self.check_touch(place, place.rank, peer)?;
         let values = self.read(lane, source)?;
@@ -657,47 +590,27 @@ impl<'p> Run<'p> {
         self.puts += 1;
         let put = PutId(self.puts);
         self.memory
-            .write(bytes, values, Writer::Put(put), &|other: Event| {
-                known(&clock, lane, other)
-            })
+            .write(bytes, values, Writer::Put(put), &|other: Event| known(&clock, lane, other))
             .map_err(|conflict| self.race(place, "writes", bytes, conflict))?;
-        self.lanes[lane]
-            .puts
-            .entry(peer)
-            .or_default()
-            .push((bytes, put));
+        self.lanes[lane].puts.entry(peer).or_default().push((bytes, put));
         Ok(())
     }
 
     fn signal(&mut self, lane: usize, peer: Rank, flag: Flag) -> Result<(), Refusal> {
         let place = self.lanes[lane].place;
         self.check_peer(place, peer)?;
-        if usize::from(flag) >= FLAGS_MAX {
-            return Err(illegal(
-                place,
-                &format!("flag {flag}: the most is {}", FLAGS_MAX - 1),
-            ));
-        }
+        self.check_flag(place, flag)?;
         let puts = self.lanes[lane].puts.get(&peer).map_or(0, Vec::len);
         let step = self.event(lane).step;
         let clock = Rc::clone(&self.lanes[lane].clock);
         let counter = self.counters.entry((place.rank, peer, flag)).or_default();
-        if counter
-            .raised
-            .first()
-            .is_some_and(|first| first.lane != lane)
-        {
+        if counter.raised.first().is_some_and(|first| first.lane != lane) {
             return Err(illegal(
                 place,
                 &format!("flag {flag} at rank {peer} is raised by two lanes"),
             ));
         }
-        counter.raised.push(Raised {
-            clock,
-            lane,
-            step,
-            puts,
-        });
+        counter.raised.push(Raised { clock, lane, step, puts });
         if counter.stands_for != 0 && counter.raised.len() >= counter.stands_for as usize {
             counter.stands_for = 0;
             self.ready.extend(counter.waiter);
@@ -709,6 +622,7 @@ impl<'p> Run<'p> {
     fn wait(&mut self, lane: usize, peer: Rank, flag: Flag, count: u32) -> Result<bool, Refusal> {
         let place = self.lanes[lane].place;
         self.check_peer(place, peer)?;
+        self.check_flag(place, flag)?;
         if count == 0 {
             return Err(illegal(place, "waits for no signal at all"));
         }
@@ -723,12 +637,8 @@ impl<'p> Run<'p> {
             counter.stands_for = count;
             return Ok(false);
         };
-        let (clock, from, step, puts) = (
-            Rc::clone(&raised.clock),
-            raised.lane,
-            raised.step,
-            raised.puts,
-        );
+        let (clock, from, step, puts) =
+            (Rc::clone(&raised.clock), raised.lane, raised.step, raised.puts);
         // Only this lane waits here, and it now knows all that the signals up to this one tell.
         let told = counter.waited.min(count) as usize..count as usize;
         for raised in &mut counter.raised[told] {
@@ -740,11 +650,7 @@ impl<'p> Run<'p> {
         self.clocks -= usize::from(Rc::strong_count(&clock) == 1);
         let event = self.event(lane);
         let seen = self.seen.entry((from, lane)).or_default();
-        if let Some(sent) = self.lanes[from]
-            .puts
-            .get(&place.rank)
-            .filter(|_| puts > *seen)
-        {
+        if let Some(sent) = self.lanes[from].puts.get(&place.rank).filter(|_| puts > *seen) {
             for (bytes, put) in &sent[*seen..puts] {
                 self.memory.land(*bytes, *put, event);
             }
@@ -779,15 +685,8 @@ impl<'p> Run<'p> {
             return Ok(());
         };
         let place = match counter.raised.get(counter.waited as usize) {
-            Some(raised) => self.place(Event {
-                lane: raised.lane,
-                step: raised.step,
-            }),
-            None => Place {
-                rank: key.0,
-                lane: 0,
-                step: 0,
-            },
+            Some(raised) => self.place(Event { lane: raised.lane, step: raised.step }),
+            None => Place { rank: key.0, lane: 0, step: 0 },
         };
         Err(Refusal::LeftOver {
             place,
@@ -801,12 +700,7 @@ impl<'p> Run<'p> {
     /// What the lanes of `rank` know at the end, joined.
     fn final_knowledge(&self, rank: Rank) -> Clock {
         let mut joined = vec![0; self.lanes.len()];
-        for (index, lane) in self
-            .lanes
-            .iter()
-            .enumerate()
-            .filter(|(_, l)| l.place.rank == rank)
-        {
+        for (index, lane) in self.lanes.iter().enumerate().filter(|(_, l)| l.place.rank == rank) {
             for (known, told) in joined.iter_mut().zip(lane.clock.iter()) {
                 *known = (*known).max(*told);
             }
@@ -821,10 +715,7 @@ fn known(clock: &Clock, lane: usize, event: Event) -> bool {
 }
 
 fn illegal(place: Place, what: &str) -> Refusal {
-    Refusal::Illegal {
-        place,
-        what: what.to_owned(),
-    }
+    Refusal::Illegal { place, what: what.to_owned() }
 }
 
 #[cfg(test)]

@@ -46,11 +46,7 @@ pub struct RankIdentity {
 
 impl fmt::Display for RankIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "rank {} (host {}, pid {})",
-            self.rank, self.host, self.pid
-        )
+        write!(f, "rank {} (host {}, pid {})", self.rank, self.host, self.pid)
     }
 }
 
@@ -82,12 +78,7 @@ impl Error {
     /// An error with its message; `culprits` and `operation` can be added.
     #[must_use]
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-            culprits: Vec::new(),
-            operation: None,
-        }
+        Self { kind, message: message.into(), culprits: Vec::new(), operation: None }
     }
 
     /// The operating system refused `what`.

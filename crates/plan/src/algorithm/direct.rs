@@ -87,10 +87,9 @@ fn exchange(builder: &mut Builder<'_>) {
     let root = problem.root;
     // What this rank sends to `to` (in its input), and where that belongs in the output there.
     let sent = |to: Rank| match problem.collective {
-        Collective::Gather if to == root => (
-            Extent::new(0, problem.block(rank).count),
-            problem.block(rank).start,
-        ),
+        Collective::Gather if to == root => {
+            (Extent::new(0, problem.block(rank).count), problem.block(rank).start)
+        }
         Collective::Scatter if rank == root => (problem.block(to), 0),
         Collective::AllToAll => (problem.send_block(to), problem.block(rank).start),
         _ => (Extent::new(0, 0), 0),
@@ -112,19 +111,12 @@ fn exchange(builder: &mut Builder<'_>) {
         slots,
     };
     for lane in 0..lanes as usize {
-        let both = Lanes {
-            outgoing: 2 * lane,
-            incoming: 2 * lane + 1,
-        };
+        let both = Lanes { outgoing: 2 * lane, incoming: 2 * lane + 1 };
         let port = builder.port(both, size);
         let split = |whole: Extent| whole.part(u64::from(lanes), lane as u64, context.grain());
         let (own, _) = sent(rank);
         let target = split(received(rank));
-        builder.copy(
-            both.outgoing,
-            builder.input(split(own)),
-            builder.output(target),
-        );
+        builder.copy(both.outgoing, builder.input(split(own)), builder.output(target));
         for to in (1..ranks).map(|distance| (rank + distance) % ranks) {
             let (whole, place) = sent(to);
             let part = split(whole);

@@ -9,11 +9,8 @@ use crate::plan::Operand;
 use crate::problem::Extent;
 use crate::types::{Collective, Form, Rank};
 
-pub(super) const COLLECTIVES: &[Collective] = &[
-    Collective::AllReduce,
-    Collective::Reduce,
-    Collective::ReduceScatter,
-];
+pub(super) const COLLECTIVES: &[Collective] =
+    &[Collective::AllReduce, Collective::Reduce, Collective::ReduceScatter];
 
 pub(super) fn build(builder: &mut Builder<'_>) {
     let context = builder.context();
@@ -52,11 +49,7 @@ pub(super) fn build(builder: &mut Builder<'_>) {
             let place = |of: Rank| if scattered { u64::from(of) * piece } else { 0 };
             if !readers.is_empty() {
                 let stage = builder.stage(port, &readers, piece * columns, Form::Element);
-                let shown = if scattered {
-                    &readers[..]
-                } else {
-                    &readers[..1]
-                };
+                let shown = if scattered { &readers[..] } else { &readers[..1] };
                 for reader in shown {
                     let cut = rounds.cut(*reader, round);
                     let target = stage.slice(place(*reader), cut.count, problem.data_type);
@@ -78,17 +71,10 @@ pub(super) fn build(builder: &mut Builder<'_>) {
                         let part = Extent::new(place(rank), mine.count);
                         let inbox = box_from(source, rank, ranks);
                         let span = builder.observe(port, source, inbox, part, Form::Element);
-                        Operand {
-                            span,
-                            fresh: Some(source),
-                        }
+                        Operand { span, fresh: Some(source) }
                     })
                     .collect();
-                let base = if scattered {
-                    problem.block(rank).start
-                } else {
-                    0
-                };
+                let base = if scattered { problem.block(rank).start } else { 0 };
                 let target = builder.output(Extent::new(mine.start - base, mine.count));
                 builder.reduce(lane as usize, &operands, target, true);
                 for source in (0..ranks).filter(|source| *source != rank) {

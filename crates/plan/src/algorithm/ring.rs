@@ -33,18 +33,15 @@ pub(super) fn build(builder: &mut Builder<'_>) {
 fn piece(context: Context<'_>, boxes: u64) -> u64 {
     let room = context.tuning.scratch_bytes
         / u64::from(context.tuning.lanes)
-        / (u64::from(context.tuning.slots) * boxes + 1);
+        / (u64::from(context.tuning.slots.max(2)) * boxes + 1);
     context.values(room.min(context.tuning.slot_bytes), Form::Accumulator)
 }
 
 fn port_size(context: Context<'_>, piece: u64) -> PortSize {
     let bytes = piece * Form::Accumulator.size(context.problem.data_type) as u64;
-    PortSize {
-        boxes: 1,
-        slot_bytes: bytes,
-        stage_bytes: 0,
-        slots: context.tuning.slots,
-    }
+    // With a single slot a full ring could wait for itself: everybody's slot holds what the next
+    // rank has no slot for.
+    PortSize { boxes: 1, slot_bytes: bytes, stage_bytes: 0, slots: context.tuning.slots.max(2) }
 }
 
 /// Reduce-scatter and all-gather around the ring, each where the collective needs it.
@@ -152,11 +149,7 @@ fn chain_broadcast(builder: &mut Builder<'_>) {
             context.grain(),
         );
         for extent in part.pieces(piece) {
-            let source = if position == 0 {
-                builder.input(extent)
-            } else {
-                builder.output(extent)
-            };
+            let source = if position == 0 { builder.input(extent) } else { builder.output(extent) };
             if position > 0 {
                 builder.receive_into(port, (rank + ranks - 1) % ranks, 0, extent);
             }
@@ -175,11 +168,7 @@ fn chain_broadcast(builder: &mut Builder<'_>) {
 fn chain_reduce(builder: &mut Builder<'_>, ordered: bool) {
     let context = builder.context();
     let (problem, rank, ranks) = (context.problem, context.rank, context.ranks());
-    let first = if ordered {
-        0
-    } else {
-        (problem.root + 1) % ranks
-    };
+    let first = if ordered { 0 } else { (problem.root + 1) % ranks };
     let piece = piece(context, 2);
     for lane in 0..context.tuning.lanes {
         let size = port_size(context, piece);
@@ -193,12 +182,7 @@ fn chain_reduce(builder: &mut Builder<'_>, ordered: bool) {
         );
         let last = (first + ranks - 1) % ranks;
         for extent in part.pieces(piece) {
-            let link = Link {
-                port: up,
-                lane: lane as usize,
-                first,
-                bounce,
-            };
+            let link = Link { port: up, lane: lane as usize, first, bounce };
             if last == problem.root {
                 link.climb(builder, extent, End::Keep(extent));
             } else {
@@ -224,32 +208,15 @@ fn chain_up_and_down(builder: &mut Builder<'_>) {
         let up = builder.port(climbing, size);
         // The last rank sends results down in the lane that makes them.
         let out = if rank + 1 == ranks { climbing } else { falling };
-        let down = builder.port(
-            Lanes {
-                outgoing: out,
-                incoming: falling,
-            },
-            size,
-        );
+        let down = builder.port(Lanes { outgoing: out, incoming: falling }, size);
         let bounce = builder.private(size.slot_bytes);
-        let link = Link {
-            port: up,
-            lane: climbing,
-            first: 0,
-            bounce,
-        };
+        let link = Link { port: up, lane: climbing, first: 0, bounce };
         let owners = if scattered { 0..ranks } else { 0..1 };
         for owner in owners {
-            let whole = if scattered {
-                problem.block(owner)
-            } else {
-                Extent::new(0, problem.count())
-            };
+            let whole =
+                if scattered { problem.block(owner) } else { Extent::new(0, problem.count()) };
             let lanes = u64::from(context.tuning.lanes);
-            for extent in whole
-                .part(lanes, u64::from(lane), context.grain())
-                .pieces(piece)
-            {
+            for extent in whole.part(lanes, u64::from(lane), context.grain()).pieces(piece) {
                 let target = Extent::new(
                     extent.start - if scattered { whole.start } else { 0 },
                     extent.count,

@@ -9,11 +9,8 @@ use crate::plan::{Operand, Span};
 use crate::problem::Extent;
 use crate::types::{Collective, Form, Rank};
 
-pub(super) const COLLECTIVES: &[Collective] = &[
-    Collective::AllReduce,
-    Collective::Reduce,
-    Collective::Broadcast,
-];
+pub(super) const COLLECTIVES: &[Collective] =
+    &[Collective::AllReduce, Collective::Reduce, Collective::Broadcast];
 
 pub(super) fn build(builder: &mut Builder<'_>) {
     let context = builder.context();
@@ -30,18 +27,9 @@ pub(super) fn build(builder: &mut Builder<'_>) {
     let slots = context.tuning.slots;
     let whole = Extent::new(0, context.problem.count());
     for lane in 0..lanes {
-        let first = PortSize {
-            boxes,
-            slot_bytes: bytes,
-            stage_bytes: bytes * u64::from(ranks),
-            slots,
-        };
-        let second = PortSize {
-            boxes,
-            slot_bytes: bytes,
-            stage_bytes: bytes,
-            slots,
-        };
+        let first =
+            PortSize { boxes, slot_bytes: bytes, stage_bytes: bytes * u64::from(ranks), slots };
+        let second = PortSize { boxes, slot_bytes: bytes, stage_bytes: bytes, slots };
         let shot = Shot {
             context,
             lane: lane as usize,
@@ -102,13 +90,7 @@ impl Shot<'_> {
     fn look(&self, builder: &mut Builder<'_>, source: Rank, count: u64) -> Span {
         let (rank, ranks) = (self.context.rank, self.context.ranks());
         let part = Extent::new(u64::from(rank) * self.piece, count);
-        builder.observe(
-            self.first,
-            source,
-            box_from(source, rank, ranks),
-            part,
-            Form::Element,
-        )
+        builder.observe(self.first, source, box_from(source, rank, ranks), part, Form::Element)
     }
 
     /// First shot of a reduction: makes this rank's cut of the result and says where it stands.
@@ -122,10 +104,7 @@ impl Shot<'_> {
                     return builder.own(mine);
                 }
                 let span = self.look(builder, source, mine.count);
-                Operand {
-                    span,
-                    fresh: Some(source),
-                }
+                Operand { span, fresh: Some(source) }
             })
             .collect();
         let result = self.result(builder, mine);

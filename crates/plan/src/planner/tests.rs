@@ -3,18 +3,14 @@ use crate::sim::simulate;
 use crate::types::{Collective, DataType};
 
 fn call(collective: Collective, ranks: u32, bytes: u64) -> Problem {
-    let blocks = matches!(
-        collective,
-        Collective::AllReduce | Collective::Broadcast | Collective::Reduce
-    );
+    let blocks =
+        matches!(collective, Collective::AllReduce | Collective::Broadcast | Collective::Reduce);
     let count = bytes / 4 / if blocks { 1 } else { u64::from(ranks) };
     Problem::new(collective, ranks, count, DataType::F32)
 }
 
 fn chosen(problem: &Problem, hosts: &[u32]) -> Algorithm {
-    choose(problem, hosts, &Request::default())
-        .unwrap()
-        .algorithm
+    choose(problem, hosts, &Request::default()).unwrap().algorithm
 }
 
 #[test]
@@ -34,12 +30,9 @@ fn inside_a_host_one_shot_is_for_small_and_two_shot_for_large() {
 fn over_a_network_large_calls_move_few_bytes() {
     for ranks in [4, 8, 16] {
         let hosts: Vec<u32> = (0..ranks).collect();
-        let large = choose(
-            &call(Collective::AllReduce, ranks, 256 << 20),
-            &hosts,
-            &Request::default(),
-        )
-        .unwrap();
+        let large =
+            choose(&call(Collective::AllReduce, ranks, 256 << 20), &hosts, &Request::default())
+                .unwrap();
         let one_shot = large
             .candidates
             .iter()
@@ -77,10 +70,7 @@ fn choices_are_the_same_twice_and_short() {
 #[test]
 fn ranks_with_other_pairwise_counts_choose_alike() {
     let problem = |sent: u64| Problem {
-        counts: Counts::Pairwise {
-            send: vec![sent; 4].into(),
-            receive: vec![1; 4].into(),
-        },
+        counts: Counts::Pairwise { send: vec![sent; 4].into(), receive: vec![1; 4].into() },
         ..call(Collective::AllToAll, 4, 0)
     };
     let choice = |sent| choose(&problem(sent), &[0, 0, 1, 1], &Request::default()).unwrap();
@@ -94,33 +84,17 @@ fn refusals_are_told() {
         Algorithm::Ring => Ok(()),
         other => Err(format!("{other} is not in RINGWAY_ALGO")),
     };
-    let request = Request {
-        allow: &only_ring,
-        ..Request::default()
-    };
+    let request = Request { allow: &only_ring, ..Request::default() };
     let choice = choose(&problem, &[0; 4], &request).unwrap();
     assert_eq!(choice.algorithm, Algorithm::Ring);
     let refused = choice.candidates.last().unwrap();
     assert!(matches!(&refused.outcome, Outcome::Refused(why) if why.contains("RINGWAY_ALGO")));
-    let request = Request {
-        allow: &|_| Err("no".to_owned()),
-        ..Request::default()
-    };
+    let request = Request { allow: &|_| Err("no".to_owned()), ..Request::default() };
     let error = choose(&problem, &[0; 4], &request).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("no algorithm for this all_reduce: no; no")
-    );
-    let request = Request {
-        scratch_bytes: 1000,
-        ..Request::default()
-    };
+    assert!(error.to_string().starts_with("no algorithm for this all_reduce: no; no"));
+    let request = Request { scratch_bytes: 1000, ..Request::default() };
     let error = choose(&problem, &[0; 4], &request).unwrap_err().to_string();
-    assert!(
-        error.contains("bytes of scratch, there are 1000"),
-        "{error}"
-    );
+    assert!(error.contains("bytes of scratch, there are 1000"), "{error}");
 }
 
 /// What one rank sees in the mirror is about what all ranks together take.

@@ -35,13 +35,8 @@ pub(super) struct Value {
 }
 
 impl Value {
-    pub(super) const UNWRITTEN: Self = Self {
-        state: State::Unwritten,
-        expression: Expression(0),
-        index: 0,
-        size: 1,
-        skew: 0,
-    };
+    pub(super) const UNWRITTEN: Self =
+        Self { state: State::Unwritten, expression: Expression(0), index: 0, size: 1, skew: 0 };
 
     /// Whether the run starts at a value's first byte.
     pub(super) fn aligned(&self) -> bool {
@@ -51,11 +46,7 @@ impl Value {
     /// The run that starts `bytes` later.
     pub(super) fn after(&self, bytes: u64) -> Self {
         let skip = self.skew + bytes;
-        Self {
-            index: self.index + skip / self.size,
-            skew: skip % self.size,
-            ..*self
-        }
+        Self { index: self.index + skip / self.size, skew: skip % self.size, ..*self }
     }
 
     /// Whether `next` goes on where this run ends, `bytes` later.
@@ -131,9 +122,7 @@ impl Expressions {
         for (start, end) in joined {
             match merged.last_mut() {
                 Some(last) if start < last.1 => {
-                    return Err(format!(
-                        "the contribution of rank {start} is folded in twice"
-                    ));
+                    return Err(format!("the contribution of rank {start} is folded in twice"));
                 }
                 Some(last) if start == last.1 => last.1 = end,
                 _ => merged.push((start, end)),
@@ -170,15 +159,7 @@ impl Expressions {
                 return Err(format!("folds value {left_index} with value {right_index}"));
             }
             let expression = self.fold(a.2.expression, b.2.expression)?;
-            folded.push((
-                at,
-                end,
-                Value {
-                    expression,
-                    index: left_index,
-                    ..a.2
-                },
-            ));
+            folded.push((at, end, Value { expression, index: left_index, ..a.2 }));
             l += usize::from(a.1 == end);
             r += usize::from(b.1 == end);
             at = end;
@@ -194,11 +175,7 @@ impl Expressions {
             State::Partial => "partial fold",
             State::Final => "finished fold",
         };
-        format!(
-            "{what} {} of value {}",
-            self.order(value.expression, 0),
-            value.index
-        )
+        format!("{what} {} of value {}", self.order(value.expression, 0), value.index)
     }
 
     fn order(&self, expression: Expression, depth: u32) -> String {
@@ -207,11 +184,7 @@ impl Expressions {
             Some(Node::Leaf(rank)) => format!("r{rank}"),
             Some(Node::Fold(..)) if depth > 6 => "…".to_owned(),
             Some(Node::Fold(left, right)) => {
-                format!(
-                    "({}+{})",
-                    self.order(*left, depth + 1),
-                    self.order(*right, depth + 1)
-                )
+                format!("({}+{})", self.order(*left, depth + 1), self.order(*right, depth + 1))
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What a plan may be at most, checked before anything is believed, and counted while it runs.
 
 use super::Refusal;
-use crate::plan::{LANES_MAX, Plan};
+use crate::plan::{FLAGS_MAX, LANES_MAX, Plan};
 use crate::problem::{Counts, Problem};
 use crate::types::Collective;
 
@@ -31,13 +31,9 @@ pub(crate) fn check(plan: &Plan) -> Result<(), Refusal> {
             plan.hosts.len()
         )
     })?;
-    ensure(ranks <= RANKS_MAX, || {
-        format!("{ranks} ranks; the most is {RANKS_MAX}")
-    })?;
+    ensure(ranks <= RANKS_MAX, || format!("{ranks} ranks; the most is {RANKS_MAX}"))?;
     let steps: usize = plan.ranks.iter().map(|part| part.steps()).sum();
-    ensure(steps <= STEPS_MAX, || {
-        format!("{steps} steps; the most is {STEPS_MAX}")
-    })?;
+    ensure(steps <= STEPS_MAX, || format!("{steps} steps; the most is {STEPS_MAX}"))?;
     let operands: usize = plan.ranks.iter().map(|part| part.operands.len()).sum();
     ensure(operands <= OPERANDS_MAX, || {
         format!("{operands} operands; the most is {OPERANDS_MAX}")
@@ -47,15 +43,22 @@ pub(crate) fn check(plan: &Plan) -> Result<(), Refusal> {
             let lanes = part.lanes.len();
             format!("rank {rank} has {lanes} lanes; the most is {LANES_MAX}")
         })?;
+        let first = &plan.ranks[0];
+        let alike = (part.flags, part.scratch_bytes) == (first.flags, first.scratch_bytes);
+        ensure(alike && usize::from(part.flags) <= FLAGS_MAX, || {
+            format!(
+                "rank {rank} has {} flags and {} bytes of scratch, rank 0 has {} and {}; the most flags are {FLAGS_MAX}",
+                part.flags, part.scratch_bytes, first.flags, first.scratch_bytes
+            )
+        })?;
         ensure(part.scratch_bytes < BYTES_MAX, || {
             let bytes = part.scratch_bytes;
             format!("rank {rank} has {bytes} bytes of scratch; the most is {BYTES_MAX}")
         })?;
         let sorted = part.touches.is_sorted_by(|a, b| a < b);
-        ensure(
-            sorted && part.touches.iter().all(|t| (*t as usize) < ranks),
-            || format!("the touches of rank {rank} are not a sorted list of ranks"),
-        )?;
+        ensure(sorted && part.touches.iter().all(|t| (*t as usize) < ranks), || {
+            format!("the touches of rank {rank} are not a sorted list of ranks")
+        })?;
     }
     check_problems(&plan.problems)
 }
@@ -67,10 +70,7 @@ fn check_problems(problems: &[Problem]) -> Result<(), Refusal> {
     for (rank, problem) in problems.iter().enumerate() {
         let fits = if pairwise {
             matches!(problem.counts, Counts::Pairwise { .. })
-                && Problem {
-                    counts: first.counts.clone(),
-                    ..problem.clone()
-                } == *first
+                && Problem { counts: first.counts.clone(), ..problem.clone() } == *first
         } else {
             problem == first
         };
@@ -102,15 +102,11 @@ fn check_counts(problem: &Problem, ranks: usize) -> Result<(), Refusal> {
             matches!(collective, AllGather | Gather | Scatter | ReduceScatter),
             [counts, &[]],
         ),
-        Counts::Pairwise { send, receive } => (
-            "pairwise counts",
-            matches!(collective, AllToAll),
-            [send, receive],
-        ),
+        Counts::Pairwise { send, receive } => {
+            ("pairwise counts", matches!(collective, AllToAll), [send, receive])
+        }
     };
-    ensure(known || collective == SendRecv, || {
-        format!("{collective} has no form with {kind}")
-    })?;
+    ensure(known || collective == SendRecv, || format!("{collective} has no form with {kind}"))?;
     for list in lists {
         ensure(list.is_empty() || list.len() == ranks, || {
             format!("{} counts for {ranks} ranks", list.len())
@@ -118,10 +114,9 @@ fn check_counts(problem: &Problem, ranks: usize) -> Result<(), Refusal> {
         check_size(problem, list.iter().map(|count| u128::from(*count)).sum())?;
     }
     ensure(!lists[0].is_empty(), || "no counts".to_owned())?;
-    ensure(
-        !matches!(problem.counts, Counts::Pairwise { .. }) || !lists[1].is_empty(),
-        || "no counts to receive".to_owned(),
-    )
+    ensure(!matches!(problem.counts, Counts::Pairwise { .. }) || !lists[1].is_empty(), || {
+        "no counts to receive".to_owned()
+    })
 }
 
 fn check_size(problem: &Problem, values: u128) -> Result<(), Refusal> {
@@ -151,11 +146,7 @@ fn check_pairs(problems: &[Problem]) -> Result<(), Refusal> {
 }
 
 fn ensure(holds: bool, what: impl FnOnce() -> String) -> Result<(), Refusal> {
-    if holds {
-        Ok(())
-    } else {
-        Err(Refusal::Malformed(what()))
-    }
+    if holds { Ok(()) } else { Err(Refusal::Malformed(what())) }
 }
 
 /// What a proof has spent.

@@ -58,13 +58,7 @@ struct Cell {
 
 impl Cell {
     fn new(end: u64, value: Value) -> Self {
-        Self {
-            end,
-            value,
-            witnesses: Vec::new(),
-            put: None,
-            readers: Vec::new(),
-        }
+        Self { end, value, witnesses: Vec::new(), put: None, readers: Vec::new() }
     }
 
     /// Whether the values are there for somebody with this knowledge.
@@ -126,11 +120,7 @@ impl Memory {
                 }
             })
             .collect();
-        Self {
-            ranks,
-            visited: 0,
-            marks: 0,
-        }
+        Self { ranks, visited: 0, marks: 0 }
     }
 
     /// Cells and marks looked at so far.
@@ -187,12 +177,7 @@ impl Memory {
             (space, _) => (space, 0),
         };
         let start = offset + shift;
-        Ok(Bytes {
-            rank,
-            space,
-            start,
-            end: start + length,
-        })
+        Ok(Bytes { rank, space, start, end: start + length })
     }
 
     /// For messages.
@@ -264,19 +249,12 @@ impl Memory {
             }
         }
         // The first cell is overwritten, as most writes are as long as the one before.
-        let old: Vec<u64> = cells
-            .range(bytes.start..bytes.end)
-            .skip(1)
-            .map(|(at, _)| *at)
-            .collect();
+        let old: Vec<u64> =
+            cells.range(bytes.start..bytes.end).skip(1).map(|(at, _)| *at).collect();
         for at in old {
             cells.remove(&at);
         }
-        let ends = values
-            .iter()
-            .skip(1)
-            .map(|run| run.0)
-            .chain([bytes.end - bytes.start]);
+        let ends = values.iter().skip(1).map(|run| run.0).chain([bytes.end - bytes.start]);
         for ((at, value), end) in values.iter().zip(ends) {
             let mut cell = Cell::new(bytes.start + end, *value);
             match writer {
@@ -329,16 +307,14 @@ fn cover(cells: &mut Cells, bytes: Bytes) -> u64 {
         return marks;
     }
     for at in [bytes.start, bytes.end] {
-        let split = cells
-            .range_mut(..at)
-            .next_back()
-            .filter(|(_, cell)| cell.end > at)
-            .map(|(start, cell)| {
+        let split = cells.range_mut(..at).next_back().filter(|(_, cell)| cell.end > at).map(
+            |(start, cell)| {
                 let mut rest = cell.clone();
                 rest.value = cell.value.after(at - start);
                 cell.end = at;
                 rest
-            });
+            },
+        );
         if let Some(rest) = split {
             marks += 1 + (rest.readers.len() + rest.witnesses.len()) as u64;
             cells.insert(at, rest);

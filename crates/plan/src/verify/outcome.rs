@@ -77,13 +77,7 @@ fn check_barrier(run: &Run<'_>, ranks: Rank) -> Result<(), Refusal> {
 fn output(run: &mut Run<'_>, rank: Rank, extent: Extent) -> Vec<(u64, Value)> {
     let size = run.data_type.size() as u64;
     run.memory
-        .locate(
-            rank,
-            Region::Output(0),
-            extent.start * size,
-            extent.count * size,
-            true,
-        )
+        .locate(rank, Region::Output(0), extent.start * size, extent.count * size, true)
         .map(|bytes| run.memory.look(bytes))
         .unwrap_or_default()
 }
@@ -100,18 +94,9 @@ fn check_moved(
     }
     let size = run.data_type.size() as u64;
     let expression = run.expressions.leaf(source);
-    let expected = Value {
-        state: State::Raw,
-        expression,
-        index,
-        size,
-        skew: 0,
-    };
+    let expected = Value { state: State::Raw, expression, index, size, skew: 0 };
     let found = output(run, rank, extent);
-    match found
-        .iter()
-        .find(|(at, value)| *value != expected.after(*at))
-    {
+    match found.iter().find(|(at, value)| *value != expected.after(*at)) {
         None => Ok(()),
         Some((at, value)) => Err(wrong(run, rank, extent.start + at / size, *value, |_| {
             format!("input r{source} of value {}", index + at / size)
@@ -140,15 +125,8 @@ fn check_folded(
             && (level == Level::Run || value.expression == canonical);
         if !right {
             return Err(wrong(run, rank, extent.start + at / size, *value, |_| {
-                let order = if level == Level::Shape {
-                    "in rank order "
-                } else {
-                    ""
-                };
-                format!(
-                    "the fold of all {ranks} inputs {order}of value {}",
-                    index + at / size
-                )
+                let order = if level == Level::Shape { "in rank order " } else { "" };
+                format!("the fold of all {ranks} inputs {order}of value {}", index + at / size)
             }));
         }
     }
@@ -175,9 +153,7 @@ fn same_fold(
         .min()
         .unwrap_or(0);
     let standing = |runs: &[(u64, Value)]| {
-        runs.iter()
-            .rfind(|run| run.0 <= at)
-            .map_or(Value::UNWRITTEN, |run| run.1.after(at - run.0))
+        runs.iter().rfind(|run| run.0 <= at).map_or(Value::UNWRITTEN, |run| run.1.after(at - run.0))
     };
     let (mine, theirs) = (standing(found), standing(first));
     Err(wrong(run, rank, at / size, mine, |run| {

@@ -31,12 +31,7 @@ fn samples() -> Vec<Plan> {
                     let mut problem = Problem::new(collective, ranks, 70, DataType::F16);
                     problem.level = level;
                     problem.root = 1;
-                    let tuning = Tuning {
-                        lanes,
-                        slot_bytes: 64,
-                        slots: 2,
-                        scratch_bytes: 1 << 14,
-                    };
+                    let tuning = Tuning { lanes, slot_bytes: 64, slots: 2, scratch_bytes: 1 << 14 };
                     if algorithm.supports(&problem, hosts).is_ok() {
                         plans.push(algorithm.plan(&problem, hosts, tuning));
                     }
@@ -52,12 +47,9 @@ fn places(plan: &Plan, most: usize) -> Vec<Place> {
     let all: Vec<Place> = (0..)
         .zip(&plan.ranks)
         .flat_map(|(rank, part)| {
-            part.lanes
-                .iter()
-                .enumerate()
-                .flat_map(move |(lane, steps)| {
-                    (0..steps.len()).map(move |step| Place { rank, lane, step })
-                })
+            part.lanes.iter().enumerate().flat_map(move |(lane, steps)| {
+                (0..steps.len()).map(move |step| Place { rank, lane, step })
+            })
         })
         .collect();
     let stride = (all.len() / most).max(1);
@@ -91,11 +83,7 @@ fn with_operands(plan: &Plan, rank: Rank, change: impl FnOnce(&mut Vec<Operand>)
 fn mutants(plan: &Plan, place: Place) -> Vec<(&'static str, Plan)> {
     let step = step_at(plan, place);
     let shift = |offset: u64| {
-        if offset >= 64 {
-            offset - 64
-        } else {
-            offset + 64
-        }
+        if offset >= 64 { offset - 64 } else { offset + 64 }
     };
     let with = |step| with_step(plan, place, Some(step));
     let without = || with_step(plan, place, None);
@@ -104,168 +92,59 @@ fn mutants(plan: &Plan, place: Place) -> Vec<(&'static str, Plan)> {
     match step {
         Step::Wait { peer, flag, count } => {
             made.push(("dropped wait?", without()));
-            made.push((
-                "wait for one more?",
-                with(Step::Wait {
-                    peer,
-                    flag,
-                    count: count + 1,
-                }),
-            ));
+            made.push(("wait for one more?", with(Step::Wait { peer, flag, count: count + 1 })));
             if count > 1 {
                 made.push((
                     "wait for one less?",
-                    with(Step::Wait {
-                        peer,
-                        flag,
-                        count: count - 1,
-                    }),
+                    with(Step::Wait { peer, flag, count: count - 1 }),
                 ));
             }
-            made.push((
-                "wait on another flag",
-                with(Step::Wait {
-                    peer,
-                    flag: flag ^ 64,
-                    count,
-                }),
-            ));
+            made.push(("wait on another flag?", with(Step::Wait { peer, flag: flag + 1, count })));
         }
         Step::Signal { peer, flag } => {
             made.push(("dropped signal", without()));
-            made.push((
-                "signal on another flag",
-                with(Step::Signal {
-                    peer,
-                    flag: flag ^ 64,
-                }),
-            ));
+            made.push(("signal on another flag", with(Step::Signal { peer, flag: flag + 1 })));
             let other = (peer + 1) % plan.problems[0].ranks;
-            made.push((
-                "signal to another rank",
-                with(Step::Signal { peer: other, flag }),
-            ));
+            made.push(("signal to another rank", with(Step::Signal { peer: other, flag })));
         }
-        Step::Put {
-            peer,
-            source,
-            target,
-            signal,
-        } => {
+        Step::Put { peer, source, target, signal } => {
             made.push(("dropped put", without()));
             made.push((
                 "put without signal",
-                with(Step::Put {
-                    peer,
-                    source,
-                    target,
-                    signal: None,
-                }),
+                with(Step::Put { peer, source, target, signal: None }),
             ));
-            let moved = Landing {
-                offset: shift(target.offset),
-                ..target
-            };
-            made.push((
-                "put elsewhere",
-                with(Step::Put {
-                    peer,
-                    source,
-                    target: moved,
-                    signal,
-                }),
-            ));
-            let moved = Span {
-                offset: source.offset + 2,
-                ..source
-            };
+            let moved = Landing { offset: shift(target.offset), ..target };
+            made.push(("put elsewhere", with(Step::Put { peer, source, target: moved, signal })));
+            let moved = Span { offset: source.offset + 2, ..source };
             made.push((
                 "put of other values",
-                with(Step::Put {
-                    peer,
-                    source: moved,
-                    target,
-                    signal,
-                }),
+                with(Step::Put { peer, source: moved, target, signal }),
             ));
-            let short = Span {
-                count: source.count - 1,
-                ..source
-            };
+            let short = Span { count: source.count - 1, ..source };
             made.push((
                 "put of fewer values",
-                with(Step::Put {
-                    peer,
-                    source: short,
-                    target,
-                    signal,
-                }),
+                with(Step::Put { peer, source: short, target, signal }),
             ));
         }
         Step::Copy { source, target } => {
             made.push(("dropped copy", without()));
-            let moved = Span {
-                offset: shift(target.offset),
-                ..target
-            };
-            made.push((
-                "copy elsewhere",
-                with(Step::Copy {
-                    source,
-                    target: moved,
-                }),
-            ));
-            let moved = Span {
-                offset: shift(source.offset),
-                ..source
-            };
-            made.push((
-                "copy of other values",
-                with(Step::Copy {
-                    source: moved,
-                    target,
-                }),
-            ));
+            let moved = Span { offset: shift(target.offset), ..target };
+            made.push(("copy elsewhere", with(Step::Copy { source, target: moved })));
+            let moved = Span { offset: shift(source.offset), ..source };
+            made.push(("copy of other values", with(Step::Copy { source: moved, target })));
         }
-        Step::Reduce {
-            first,
-            operands,
-            target,
-            finish,
-        } => {
+        Step::Reduce { first, operands, target, finish } => {
             made.push(("dropped reduction", without()));
-            let turned = Step::Reduce {
-                first,
-                operands,
-                target,
-                finish: !finish,
-            };
+            let turned = Step::Reduce { first, operands, target, finish: !finish };
             made.push(("reduction (un)finished", with(turned)));
-            let short = Step::Reduce {
-                first,
-                operands: operands - 1,
-                target,
-                finish,
-            };
+            let short = Step::Reduce { first, operands: operands - 1, target, finish };
             made.push(("dropped operand", with(short)));
-            let moved = Span {
-                offset: shift(target.offset),
-                ..target
-            };
-            let elsewhere = Step::Reduce {
-                first,
-                operands,
-                target: moved,
-                finish,
-            };
+            let moved = Span { offset: shift(target.offset), ..target };
+            let elsewhere = Step::Reduce { first, operands, target: moved, finish };
             made.push(("reduction elsewhere", with(elsewhere)));
             let first = first as usize;
             if operands > 1 {
-                let name = if ordered {
-                    "swapped operands"
-                } else {
-                    "swapped operands?"
-                };
+                let name = if ordered { "swapped operands" } else { "swapped operands?" };
                 made.push((
                     name,
                     with_operands(plan, place.rank, |list| list.swap(first, first + 1)),
@@ -319,11 +198,7 @@ fn every_mutant_is_refused_or_harmless() {
         }
     }
     println!("refused {refused:#?}\nproved, and harmless {passed:#?}");
-    for (name, least) in [
-        ("dropped wait?", 300),
-        ("dropped signal", 100),
-        ("dropped put", 100),
-    ] {
+    for (name, least) in [("dropped wait?", 300), ("dropped signal", 100), ("dropped put", 100)] {
         assert!(refused[name] > least, "{name}: {} refused", refused[name]);
     }
     assert!(refused["swapped operands"] > 20);
@@ -345,20 +220,14 @@ fn chaos_finds_dropped_waits() {
             }
         }
     }
-    assert!(
-        caught * 4 > all * 3,
-        "only {caught} of {all} were seen to go wrong"
-    );
+    assert!(caught * 4 > all * 3, "only {caught} of {all} were seen to go wrong");
 }
 
 #[test]
 fn ranks_that_fold_alike_only_at_first_are_refused() {
     // Both ranks hold all contributions, but of the second half rank 1 folds them the other way.
     let mut problem = Problem::new(Collective::AllReduce, 2, 64, DataType::F32);
-    let tuning = Tuning {
-        slot_bytes: 128,
-        ..Tuning::default()
-    };
+    let tuning = Tuning { slot_bytes: 128, ..Tuning::default() };
     problem.level = Level::Run;
     let mut plan = Algorithm::OneShot.plan(&problem, &[0, 0], tuning);
     assert_eq!(plan.ranks[1].operands.len(), 4);
@@ -382,10 +251,7 @@ fn a_cycle_of_waits_is_told_from_a_missing_signal() {
         part.lanes[0].sort_by_key(|step| !matches!(step, Step::Wait { .. }));
     }
     let text = verify(&cycle, false).unwrap_err().to_string();
-    assert!(
-        text.contains("which itself stands at rank 2 lane 0 step 0"),
-        "{text}"
-    );
+    assert!(text.contains("which itself stands at rank 2 lane 0 step 0"), "{text}");
 }
 
 #[test]
@@ -398,10 +264,7 @@ fn overlapping_copies_are_refused() {
     let part = |span: Span, start| span.slice(start, 40, DataType::F32);
     plan.ranks[0].lanes[0] = vec![
         Step::Copy { source, target },
-        Step::Copy {
-            source: part(target, 0),
-            target: part(target, 8),
-        },
+        Step::Copy { source: part(target, 0), target: part(target, 8) },
     ];
     let text = verify(&plan, false).unwrap_err().to_string();
     assert_eq!(text, "rank 0 lane 0 step 1: source and target overlap");
@@ -433,50 +296,27 @@ fn any_region() -> impl Strategy<Value = Region> {
 
 fn any_span() -> impl Strategy<Value = Span> {
     let form = prop_oneof![Just(Form::Element), Just(Form::Accumulator)];
-    (any_region(), any_number(), any_number(), form).prop_map(|(region, offset, count, form)| {
-        Span {
-            region,
-            offset,
-            count,
-            form,
-        }
-    })
+    (any_region(), any_number(), any_number(), form)
+        .prop_map(|(region, offset, count, form)| Span { region, offset, count, form })
 }
 
 fn any_step() -> impl Strategy<Value = Step> {
     let flag = prop_oneof![8 => 0..4_u16, 1 => any::<u16>()];
     let count = prop_oneof![8 => 0..4_u32, 1 => any::<u32>()];
-    (
-        0..5,
-        any_span(),
-        any_span(),
-        any_rank(),
-        flag,
-        count,
-        any::<bool>(),
-    )
-        .prop_map(
-            |(kind, source, target, peer, flag, count, finish)| match kind {
-                0 => Step::Copy { source, target },
-                1 => Step::Reduce {
-                    first: count,
-                    operands: u32::from(flag),
-                    target,
-                    finish,
-                },
-                2 => Step::Put {
-                    peer,
-                    source,
-                    target: Landing {
-                        region: target.region,
-                        offset: target.offset,
-                    },
-                    signal: finish.then_some(flag),
-                },
-                3 => Step::Signal { peer, flag },
-                _ => Step::Wait { peer, flag, count },
+    (0..5, any_span(), any_span(), any_rank(), flag, count, any::<bool>()).prop_map(
+        |(kind, source, target, peer, flag, count, finish)| match kind {
+            0 => Step::Copy { source, target },
+            1 => Step::Reduce { first: count, operands: u32::from(flag), target, finish },
+            2 => Step::Put {
+                peer,
+                source,
+                target: Landing { region: target.region, offset: target.offset },
+                signal: finish.then_some(flag),
             },
-        )
+            3 => Step::Signal { peer, flag },
+            _ => Step::Wait { peer, flag, count },
+        },
+    )
 }
 
 fn any_counts() -> impl Strategy<Value = Counts> {
@@ -504,6 +344,7 @@ fn any_part() -> impl Strategy<Value = RankPlan> {
             lanes,
             operands,
             scratch_bytes,
+            flags: 4,
             touches,
         },
     )
@@ -512,7 +353,11 @@ fn any_part() -> impl Strategy<Value = RankPlan> {
 fn any_plan() -> impl Strategy<Value = Plan> {
     let problem = (0..10_usize, any_rank(), any_counts(), 0..12_usize);
     (problem, prop::collection::vec(any_part(), 1..4)).prop_map(
-        |((collective, root, counts, data_type), ranks)| {
+        |((collective, root, counts, data_type), mut ranks)| {
+            let scratch_bytes = ranks[0].scratch_bytes;
+            for part in &mut ranks {
+                part.scratch_bytes = scratch_bytes;
+            }
             let problem = Problem {
                 collective: Collective::ALL[collective],
                 ranks: u32::try_from(ranks.len()).unwrap(),
@@ -571,7 +416,11 @@ proptest! {
                 let place = at.index(part.operands.len());
                 part.operands[place].span = span;
             }
-            3 => part.scratch_bytes = scratch,
+            3 => {
+                for part in &mut plan.ranks {
+                    part.scratch_bytes = scratch;
+                }
+            }
             _ => {
                 for problem in &mut plan.problems {
                     problem.counts = counts.clone();

@@ -15,10 +15,7 @@ struct Number {
     order: u64,
 }
 
-const GARBAGE: Number = Number {
-    sum: 0xbad,
-    order: 0xbad,
-};
+const GARBAGE: Number = Number { sum: 0xbad, order: 0xbad };
 
 impl Number {
     fn input(rank: Rank, index: u64) -> Self {
@@ -71,9 +68,7 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<(), String> {
     }
     let post = world.speed();
     loop {
-        let runnable: Vec<usize> = (0..lanes.len())
-            .filter(|i| world.can_run(lanes[*i]))
-            .collect();
+        let runnable: Vec<usize> = (0..lanes.len()).filter(|i| world.can_run(lanes[*i])).collect();
         let mail: Vec<_> = world.parcels.keys().copied().collect();
         let weight: u64 =
             runnable.iter().map(|i| lanes[*i].3).sum::<u64>() + mail.len() as u64 * post;
@@ -145,10 +140,9 @@ impl<'p> World<'p> {
     fn can_run(&self, (rank, lane, step, _): (Rank, usize, usize, u64)) -> bool {
         match self.plan.ranks[rank as usize].lanes[lane].get(step) {
             None => false,
-            Some(Step::Wait { peer, flag, count }) => self
-                .counters
-                .get(&(*peer, rank, *flag))
-                .is_some_and(|raised| raised >= count),
+            Some(Step::Wait { peer, flag, count }) => {
+                self.counters.get(&(*peer, rank, *flag)).is_some_and(|raised| raised >= count)
+            }
             Some(_) => true,
         }
     }
@@ -159,12 +153,7 @@ impl<'p> World<'p> {
                 let values = self.read(rank, source);
                 self.write_span(rank, target, &values);
             }
-            Step::Reduce {
-                first,
-                operands,
-                target,
-                ..
-            } => {
+            Step::Reduce { first, operands, target, .. } => {
                 let list = self.plan.ranks[rank as usize].operands(first, operands);
                 let folded = list
                     .iter()
@@ -175,12 +164,7 @@ impl<'p> World<'p> {
                     .unwrap_or_default();
                 self.write_span(rank, target, &folded);
             }
-            Step::Put {
-                peer,
-                source,
-                target,
-                signal,
-            } => {
+            Step::Put { peer, source, target, signal } => {
                 let values = self.read(rank, source);
                 let size = source.form.size(self.data_type);
                 let queue = self.parcels.entry((rank, lane, peer)).or_default();
@@ -260,11 +244,7 @@ impl<'p> World<'p> {
                 }
             }
         }
-        if waited == self.counters {
-            Ok(())
-        } else {
-            Err("signals are left over".to_owned())
-        }
+        if waited == self.counters { Ok(()) } else { Err("signals are left over".to_owned()) }
     }
 
     fn check(&mut self) -> Result<(), String> {
@@ -324,10 +304,7 @@ fn expected(problems: &[Problem], problem: &Problem, rank: Rank, index: u64) -> 
         }
         Collective::AllToAll => {
             let (source, index) = owner(&|source| problem.receive_block(source).count);
-            Number::input(
-                source,
-                problems[source as usize].send_block(rank).start + index,
-            )
+            Number::input(source, problems[source as usize].send_block(rank).start + index)
         }
         Collective::Barrier | Collective::SendRecv => GARBAGE,
     }

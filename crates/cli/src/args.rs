@@ -1,0 +1,88 @@
+//! The command line: one variant per subcommand.
+//!
+//! To add a subcommand: one file with its `Args`, one variant here, one arm in [`Command::run`]
+//! and one in [`Command::name`].
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::launch::rank_exec::RankExecArgs;
+use crate::perf::args::PerfArgs;
+use crate::run::args::RunArgs;
+use crate::{launch, perf, run};
+
+/// Help is laid out for this width, however wide the terminal is.
+const HELP_COLUMNS: usize = 80;
+
+/// Collective communication: measure it, start it, explain it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "ringway",
+    version,
+    max_term_width = HELP_COLUMNS,
+    after_help = "Examples:
+  ringway perf all_reduce                 measure on this machine
+  ringway perf all_gather -b 1M -e 64M    with the options of nccl-tests
+  ringway run -n 4 -- python train.py     start 4 ranks of a program"
+)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Perf(Box<PerfArgs>),
+    Run(RunArgs),
+    /// Become one rank of a local job (used by `run` and `perf`)
+    #[command(name = "rank-exec", hide = true)]
+    RankExec(RankExecArgs),
+}
+
+impl Command {
+    /// Runs the subcommand to its exit code.
+    pub(crate) fn run(&self) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Perf(args) => perf::run(args),
+            Self::Run(args) => run::run(args),
+            Self::RankExec(args) => launch::rank_exec::run(args),
+        }
+    }
+
+    /// The subcommand's name, as messages show it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Perf(_) => "perf",
+            Self::Run(_) | Self::RankExec(_) => "run",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_help_text_fits_80_columns() {
+        let mut root = Cli::command();
+        root.build();
+        let mut texts = vec![root.render_long_help().to_string()];
+        for sub in root.get_subcommands_mut() {
+            texts.push(sub.render_long_help().to_string());
+            texts.push(sub.render_help().to_string());
+        }
+        for line in texts.iter().flat_map(|text| text.lines()) {
+            assert!(line.chars().count() <= HELP_COLUMNS, "too wide: {line:?}");
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Whether a launcher has already made this process a rank of a job.
+
+use anyhow::{Context as _, bail};
+
+/// A launcher and the variables by which it tells a process its place.
+struct Launcher {
+    name: &'static str,
+    rank: &'static str,
+    size: &'static str,
+    local_size: &'static str,
+    /// Whether a size of 1 may just mean "not started as a job" (a shell inside an allocation).
+    one_is_none: bool,
+}
+
+const LAUNCHERS: [Launcher; 5] = [
+    Launcher {
+        name: "ringway run",
+        rank: "RINGWAY_RANK",
+        size: "RINGWAY_SIZE",
+        local_size: "RINGWAY_LOCAL_SIZE",
+        one_is_none: false,
+    },
+    Launcher {
+        name: "torchrun",
+        rank: "RANK",
+        size: "WORLD_SIZE",
+        local_size: "LOCAL_WORLD_SIZE",
+        one_is_none: false,
+    },
+    Launcher {
+        name: "mpirun (Open MPI)",
+        rank: "OMPI_COMM_WORLD_RANK",
+        size: "OMPI_COMM_WORLD_SIZE",
+        local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
+        one_is_none: false,
+    },
+    Launcher {
+        name: "mpiexec (PMI)",
+        rank: "PMI_RANK",
+        size: "PMI_SIZE",
+        local_size: "MPI_LOCALNRANKS",
+        one_is_none: false,
+    },
+    Launcher {
+        name: "srun",
+        rank: "SLURM_PROCID",
+        size: "SLURM_NTASKS",
+        local_size: "SLURM_NTASKS_PER_NODE",
+        one_is_none: true,
+    },
+];
+
+/// A process's place in a job that a launcher started.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The launcher, as messages name it.
+    pub(crate) launcher: &'static str,
+    /// This process's rank.
+    pub(crate) rank: u32,
+    /// Ranks in the job.
+    pub(crate) size: u32,
+    /// Ranks on this host, as far as the launcher says.
+    pub(crate) local_size: u32,
+}
+
+/// This process's place, by its environment; `None` when no launcher started it.
+pub(crate) fn place() -> anyhow::Result<Option<Place>> {
+    place_in(|name| std::env::var(name).ok())
+}
+
+fn place_in(variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<Option<Place>> {
+    for launcher in &LAUNCHERS {
+        let Some(rank) = variable(launcher.rank) else {
+            continue;
+        };
+        let Some(size) = variable(launcher.size) else {
+            // Half a launcher is common for the generic names; for our own it is a mistake.
+            if launcher.rank.starts_with("RINGWAY_") {
+                bail!("{} is set but {} is not: set both or neither", launcher.rank, launcher.size);
+            }
+            continue;
+        };
+        let rank = number(launcher.rank, &rank)?;
+        let size = number(launcher.size, &size)?;
+        if size <= 1 && launcher.one_is_none {
+            continue;
+        }
+        if rank >= size {
+            bail!("{}={rank} is not a rank of {}={size}", launcher.rank, launcher.size);
+        }
+        let local_size = variable(launcher.local_size)
+            .and_then(|text| text.parse().ok())
+            .filter(|local| (1..=size).contains(local))
+            .unwrap_or(1);
+        return Ok(Some(Place { launcher: launcher.name, rank, size, local_size }));
+    }
+    Ok(None)
+}
+
+fn number(name: &str, text: &str) -> anyhow::Result<u32> {
+    text.trim().parse().with_context(|| format!("{name}={text:?} is not a whole number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Set = &'static [(&'static str, &'static str)];
+
+    fn with(set: &[(&str, &str)]) -> anyhow::Result<Option<Place>> {
+        place_in(|name| {
+            set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn launchers_are_recognised() {
+        let table: [(Set, Option<(u32, u32)>); 8] = [
+            (&[], None),
+            (&[("RINGWAY_RANK", "1"), ("RINGWAY_SIZE", "4")], Some((1, 4))),
+            (&[("RANK", "0"), ("WORLD_SIZE", "1")], Some((0, 1))),
+            (&[("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "4")], Some((3, 4))),
+            (&[("PMI_RANK", "2"), ("PMI_SIZE", "3")], Some((2, 3))),
+            (&[("SLURM_PROCID", "5"), ("SLURM_NTASKS", "8")], Some((5, 8))),
+            (&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")], None),
+            (&[("RANK", "0")], None),
+        ];
+        for (set, expected) in table {
+            let found = with(set).unwrap().map(|place| (place.rank, place.size));
+            assert_eq!(found, expected, "{set:?}");
+        }
+    }
+
+    #[test]
+    fn our_own_variables_win() {
+        let set =
+            [("RINGWAY_RANK", "1"), ("RINGWAY_SIZE", "2"), ("RANK", "0"), ("WORLD_SIZE", "9")];
+        assert_eq!(with(&set).unwrap().unwrap().launcher, "ringway run");
+    }
+
+    #[test]
+    fn nonsense_is_refused_by_name() {
+        let cases: [&[(&str, &str)]; 3] = [
+            &[("RANK", "x"), ("WORLD_SIZE", "2")],
+            &[("RINGWAY_RANK", "2"), ("RINGWAY_SIZE", "2")],
+            &[("RINGWAY_RANK", "2")],
+        ];
+        for set in cases {
+            let error = with(set).unwrap_err().to_string();
+            assert!(error.contains(set[0].0), "{error}");
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! One row of the table: time a call out of place and in place, then check its results.
+
+use std::time::{Duration, Instant};
+
+use ringway_plan::types::{Collective, DataType, ReduceOp};
+
+use super::check::Case;
+use super::clock;
+use super::layout::{Layout, bus_factor};
+use super::memory::{self, Buffer};
+use super::ranks::{self, Call, Collectives, Pair};
+use super::settings::{Blocking, ITERATIONS, Settings};
+use super::stats::{self, IterationStats, as_float};
+use super::table::{Cell, Iterations, Row};
+
+/// Time for the iterations of one placement where their number is ours to choose.
+const PLACEMENT_BUDGET_S: f64 = 0.3;
+
+/// What a row measures.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subject {
+    pub(crate) data_type: DataType,
+    pub(crate) op: Option<ReduceOp>,
+    pub(crate) root: Option<u32>,
+    pub(crate) bytes: u64,
+}
+
+/// A rank's side of the measurement.
+pub(crate) struct Bench<'a> {
+    comm: &'a dyn Collectives,
+    settings: &'a Settings,
+    input: Buffer,
+    output: Buffer,
+    round: u64,
+}
+
+/// What one rank measured.
+struct Timed {
+    seconds_per_call: f64,
+    cpu_seconds_per_call: f64,
+    iterations: u32,
+    /// Empty unless every iteration is timed.
+    each: Vec<f64>,
+}
+
+impl<'a> Bench<'a> {
+    /// Allocates the buffers for the greatest size.
+    pub(crate) fn new(comm: &'a dyn Collectives, settings: &'a Settings) -> Self {
+        let (input_bytes, output_bytes) = memory::buffer_bytes(settings, comm.size());
+        let widest = settings.data_types.iter().map(|data_type| data_type.size()).max();
+        let skew = settings.unalign * widest.unwrap_or(0);
+        let (input, output) = (Buffer::new(input_bytes, skew), Buffer::new(output_bytes, skew));
+        Self { comm, settings, input, output, round: 0 }
+    }
+
+    /// Measures one row; all ranks call it alike and get the same row.
+    pub(crate) fn row(&mut self, subject: &Subject) -> anyhow::Result<Row> {
+        let Subject { data_type, op, root, bytes } = *subject;
+        let (collective, size) = (self.settings.collective, self.comm.size());
+        let layout = Layout::new(collective, data_type, size, bytes);
+        let case = Case {
+            collective,
+            data_type,
+            op,
+            root: root.unwrap_or(0),
+            rank: self.comm.rank(),
+            size,
+            layout,
+            round: 0,
+        };
+        let (out_of_place, actual_iterations) = self.placement(&case, false)?;
+        let (in_place, _) = self.placement(&case, true)?;
+        Ok(Row {
+            bytes: layout.table_bytes(),
+            count: layout.count,
+            data_type: data_type.name(),
+            op: op.map_or("none", ReduceOp::name),
+            root: root.map_or(-1, i64::from),
+            out_of_place,
+            in_place,
+            actual_iterations,
+            timestamp: self.settings.columns.timestamps.then(clock::now),
+        })
+    }
+
+    fn placement(&mut self, case: &Case, in_place: bool) -> anyhow::Result<(Cell, u32)> {
+        let timed = self.time(case, in_place)?;
+        let own = [timed.seconds_per_call, timed.cpu_seconds_per_call];
+        let all = ranks::all_gather_numbers(self.comm, &own)?;
+        let column = |at: usize| all.iter().map(|rank| rank[at]).collect::<Vec<_>>();
+        let seconds = self.settings.average.of(&column(0));
+        let shown = if self.settings.columns.cpu_time {
+            self.settings.average.of(&column(1))
+        } else {
+            seconds
+        };
+        let iterations = if self.settings.columns.iterations {
+            Some(self.gather_iterations(&timed.each)?)
+        } else {
+            None
+        };
+        let wrong = self.check(case, in_place)?;
+        let alg_bw = stats::gigabytes_per_second(case.layout.table_bytes(), seconds);
+        let bus_bw = alg_bw * bus_factor(case.collective, case.size);
+        let cell = Cell { time_us: shown * 1e6, alg_bw, bus_bw, wrong, iterations };
+        Ok((cell, timed.iterations))
+    }
+
+    fn gather_iterations(&self, own: &[f64]) -> anyhow::Result<Iterations> {
+        let seconds_of_ranks = ranks::all_gather_numbers(self.comm, own)?;
+        let seconds: Vec<f64> = (0..own.len())
+            .map(|at| {
+                let ranks: Vec<f64> = seconds_of_ranks.iter().map(|rank| rank[at]).collect();
+                stats::greatest(&ranks)
+            })
+            .collect();
+        let skipped = self.settings.per_iteration_skip;
+        let counted = seconds.get(skipped as usize..).unwrap_or(&[]);
+        let stats = IterationStats::new(counted);
+        Ok(Iterations { stats, skipped, seconds, seconds_of_ranks })
+    }
+
+    fn time(&mut self, case: &Case, in_place: bool) -> anyhow::Result<Timed> {
+        let settings = self.settings;
+        self.prepare(case, in_place);
+        let warmup = if in_place { 0 } else { settings.warmup };
+        for _ in 0..warmup {
+            self.once(case, in_place)?;
+        }
+        self.comm.barrier()?;
+        let started = Instant::now();
+        self.once(case, in_place)?;
+        let iterations = self.iterations(started.elapsed())?;
+
+        let mut each = Vec::new();
+        let mut alone = Duration::ZERO;
+        let clock_each =
+            settings.columns.iterations || settings.blocking == Blocking::IterationAndBarrier;
+        self.comm.barrier()?;
+        let cpu_before = clock::cpu_time();
+        let started = Instant::now();
+        if settings.blocking == Blocking::Queue && !clock_each {
+            (0..iterations * settings.aggregate).try_for_each(|_| self.once(case, in_place))?;
+        } else {
+            for _ in 0..iterations {
+                let iteration = clock_each.then(Instant::now);
+                for _ in 0..settings.aggregate {
+                    self.once(case, in_place)?;
+                    if settings.blocking == Blocking::CallAndBarrier {
+                        self.comm.barrier()?;
+                    }
+                }
+                if let Some(iteration) = iteration {
+                    let took = iteration.elapsed();
+                    alone += took;
+                    each.push(took.as_secs_f64() / f64::from(settings.aggregate));
+                }
+                if settings.blocking == Blocking::IterationAndBarrier {
+                    self.comm.barrier()?;
+                }
+            }
+        }
+        let elapsed = match settings.blocking {
+            Blocking::IterationAndBarrier => alone,
+            _ => started.elapsed(),
+        };
+        let cpu = clock::cpu_time().saturating_sub(cpu_before);
+        let calls = f64::from(iterations) * f64::from(settings.aggregate);
+        Ok(Timed {
+            seconds_per_call: elapsed.as_secs_f64() / calls,
+            cpu_seconds_per_call: cpu.as_secs_f64() / calls,
+            iterations,
+            each,
+        })
+    }
+
+    /// How many iterations to run, the same on all ranks, given what one call just took here.
+    fn iterations(&self, one_call: Duration) -> anyhow::Result<u32> {
+        if let Some(iterations) = self.settings.iterations {
+            return Ok(iterations);
+        }
+        let all = ranks::all_gather_numbers(self.comm, &[one_call.as_secs_f64()])?;
+        let slowest = all.iter().flatten().copied().fold(0.0, f64::max);
+        let iteration = slowest * f64::from(self.settings.aggregate);
+        let affordable = (1..=ITERATIONS)
+            .rev()
+            .find(|count| f64::from(*count) * iteration <= PLACEMENT_BUDGET_S)
+            .unwrap_or(1);
+        Ok(affordable.max(self.settings.per_iteration_skip + 1))
+    }
+
+    /// Checks the results; counts the wrong elements of all ranks.
+    fn check(&mut self, case: &Case, in_place: bool) -> anyhow::Result<Option<u64>> {
+        let mut wrong = None;
+        for _ in 0..self.settings.check {
+            self.round += 1;
+            let case = Case { round: self.round, ..*case };
+            self.prepare(&case, in_place);
+            self.once(&case, in_place)?;
+            let own = if in_place {
+                let bytes = case.layout.in_place_bytes(case.collective, case.rank, case.root);
+                case.wrong(case.in_place_result(self.output.first(bytes)))
+            } else {
+                case.wrong(self.output.first(output_bytes(&case)))
+            };
+            let all = ranks::all_gather(self.comm, &own.to_le_bytes())?;
+            let sum = all
+                .iter()
+                .map(|bytes| u64::from_le_bytes(bytes.as_slice().try_into().unwrap_or([0xff; 8])))
+                .fold(0, u64::saturating_add);
+            wrong = Some(sum);
+            if sum > 0 {
+                break;
+            }
+        }
+        Ok(wrong)
+    }
+
+    fn prepare(&mut self, case: &Case, in_place: bool) {
+        if in_place {
+            let bytes = case.layout.in_place_bytes(case.collective, case.rank, case.root);
+            case.prepare_in_place(self.output.first(bytes));
+        } else {
+            case.prepare(
+                self.input.first(input_bytes(case)),
+                self.output.first(output_bytes(case)),
+            );
+        }
+    }
+
+    fn once(&mut self, case: &Case, in_place: bool) -> anyhow::Result<()> {
+        let call = self.call(case);
+        match (case.collective, in_place) {
+            (Collective::Barrier, _) => self.comm.barrier(),
+            (Collective::SendRecv, _) => {
+                let bytes = case.layout.table_bytes();
+                let (send, receive) = (self.input.first(bytes), self.output.first(bytes));
+                if in_place {
+                    send.copy_from_slice(receive);
+                }
+                let (to, from) = (case.next(), case.previous());
+                self.comm.send_recv(&call, Pair { send, to, receive, from })
+            }
+            (_, true) => {
+                let bytes = case.layout.in_place_bytes(case.collective, case.rank, case.root);
+                self.comm.call_in_place(&call, self.output.first(bytes))
+            }
+            (_, false) => self.comm.call(
+                &call,
+                self.input.first(input_bytes(case)),
+                self.output.first(output_bytes(case)),
+            ),
+        }
+    }
+
+    fn call(&self, case: &Case) -> Call {
+        Call {
+            collective: case.collective,
+            data_type: case.data_type,
+            op: case.op.unwrap_or(ReduceOp::Sum),
+            root: case.root,
+            count: case.layout.count,
+            deadline: self.settings.deadline,
+            scalar: match case.op {
+                Some(ReduceOp::PreMulSum) => case.values().scalar(case.rank),
+                _ => 1.0,
+            },
+        }
+    }
+}
+
+/// Bytes of this rank's input out of place; none where only the root has one.
+fn input_bytes(case: &Case) -> usize {
+    match case.collective {
+        Collective::Broadcast | Collective::Scatter if case.rank != case.root => 0,
+        _ => case.layout.input_bytes(),
+    }
+}
+
+/// Bytes of this rank's output out of place; none where only the root has one.
+fn output_bytes(case: &Case) -> usize {
+    match case.collective {
+        Collective::Reduce | Collective::Gather if case.rank != case.root => 0,
+        _ => case.layout.output_bytes(),
+    }
+}
+
+/// The average bus bandwidth of all cells, 0 for none.
+pub(crate) fn average_bus_bandwidth(rows: &[Row]) -> f64 {
+    let cells = || rows.iter().flat_map(|row| [&row.out_of_place, &row.in_place]);
+    cells().map(|cell| cell.bus_bw).sum::<f64>() / as_float(cells().count().max(1))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! The seam between the measurement and the library: the only file that knows how a
+//! communicator is made and called.
+
+use std::time::Duration;
+
+use ringway::Communicator;
+use ringway_plan::types::{Collective, DataType, ReduceOp};
+
+/// One call, with NCCL's meaning of `count`: per rank for all_gather and reduce_scatter, per
+/// peer for all_to_all, gather and scatter, in all for the others.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub(crate) collective: Collective,
+    pub(crate) data_type: DataType,
+    pub(crate) op: ReduceOp,
+    pub(crate) root: u32,
+    pub(crate) count: usize,
+    pub(crate) deadline: Option<Duration>,
+    /// This rank's factor in a pre-multiplied sum.
+    pub(crate) scalar: f64,
+}
+
+/// What the measurement asks of a communicator.
+pub(crate) trait Collectives {
+    fn rank(&self) -> u32;
+    fn size(&self) -> u32;
+    /// How the ranks are connected, for the header: `transport shm`.
+    fn describe(&self) -> String;
+    /// Out of place. Where only the root has an input or an output, the others' is empty.
+    fn call(&self, call: &Call, input: &[u8], output: &mut [u8]) -> anyhow::Result<()>;
+    /// In place, with NCCL's places for a rank's own block.
+    fn call_in_place(&self, call: &Call, buffer: &mut [u8]) -> anyhow::Result<()>;
+    /// Sends to one rank while receiving from another.
+    fn send_recv(&self, call: &Call, pair: Pair<'_>) -> anyhow::Result<()>;
+    fn barrier(&self) -> anyhow::Result<()>;
+}
+
+/// The two halves of a send/recv.
+#[derive(Debug)]
+pub(crate) struct Pair<'a> {
+    pub(crate) send: &'a [u8],
+    pub(crate) to: u32,
+    pub(crate) receive: &'a mut [u8],
+    pub(crate) from: u32,
+}
+
+impl Call {
+    fn of_library(&self) -> ringway::Call {
+        let count = self.count as u64;
+        let mut call =
+            ringway::Call::new(self.collective, self.data_type, count).op(self.op).root(self.root);
+        call.scalar = self.scalar;
+        call.deadline = self.deadline;
+        call
+    }
+}
+
+impl Collectives for Communicator {
+    fn rank(&self) -> u32 {
+        Self::rank(self)
+    }
+
+    fn size(&self) -> u32 {
+        Self::size(self)
+    }
+
+    fn describe(&self) -> String {
+        let hosts = self.hosts();
+        let domains = hosts.iter().max().map_or(1, |most| most + 1);
+        let transport = match (domains, self.size()) {
+            (_, 1) => "none (one rank)".to_owned(),
+            (1, _) => "shm".to_owned(),
+            (domains, size) if domains == size => "tcp".to_owned(),
+            (domains, _) => format!("shm inside {domains} groups of ranks, tcp between them"),
+        };
+        format!("transport {transport}, level {}", self.level())
+    }
+
+    fn call(&self, call: &Call, input: &[u8], output: &mut [u8]) -> anyhow::Result<()> {
+        Ok(Self::call(self, &call.of_library(), input, output)?)
+    }
+
+    fn call_in_place(&self, call: &Call, buffer: &mut [u8]) -> anyhow::Result<()> {
+        Ok(Self::call_in_place(self, &call.of_library(), buffer)?)
+    }
+
+    fn send_recv(&self, _call: &Call, pair: Pair<'_>) -> anyhow::Result<()> {
+        Ok(Self::send_recv(self, pair.send, pair.to, pair.receive, pair.from)?)
+    }
+
+    fn barrier(&self) -> anyhow::Result<()> {
+        Ok(Self::barrier(self)?)
+    }
+}
+
+/// Joins the job this process was made a rank of.
+pub(crate) fn connect() -> anyhow::Result<Communicator> {
+    let config = ringway::config::Config::from_env();
+    ringway::log::install(&config);
+    ringway::log::version(&config);
+    ringway::log::warn_settings(&config);
+    Ok(Communicator::from_env()?)
+}
+
+/// Whether connecting failed because somebody took the port the ranks were to meet on.
+pub(crate) fn port_was_taken(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<ringway::Error>()
+        .is_some_and(|error| error.to_string().contains("Address already in use"))
+}
+
+/// Every rank's bytes, in rank order; all ranks give equally many.
+pub(crate) fn all_gather(comm: &dyn Collectives, own: &[u8]) -> anyhow::Result<Vec<Vec<u8>>> {
+    let call = Call {
+        collective: Collective::AllGather,
+        data_type: DataType::U8,
+        op: ReduceOp::Sum,
+        root: 0,
+        count: own.len(),
+        deadline: None,
+        scalar: 1.0,
+    };
+    let mut all = vec![0; own.len() * comm.size() as usize];
+    comm.call(&call, own, &mut all)?;
+    Ok(all.chunks(own.len().max(1)).map(<[u8]>::to_vec).collect())
+}
+
+/// Every rank's numbers, in rank order.
+pub(crate) fn all_gather_numbers(
+    comm: &dyn Collectives,
+    own: &[f64],
+) -> anyhow::Result<Vec<Vec<f64>>> {
+    let bytes: Vec<u8> = own.iter().flat_map(|number| number.to_le_bytes()).collect();
+    let numbers = |bytes: &Vec<u8>| {
+        bytes
+            .chunks_exact(8)
+            .map(|chunk| f64::from_le_bytes(chunk.try_into().unwrap_or([0; 8])))
+            .collect()
+    };
+    Ok(all_gather(comm, &bytes)?.iter().map(numbers).collect())
+}

@@ -1,0 +1,9 @@
+//! The real `ringway` program: its launcher, its table, its errors.
+//!
+//! *Invariant*: every wait has a bound, and a test that fails ends what it started.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
+
+mod help;
+mod perf;
+mod process;
+mod run;

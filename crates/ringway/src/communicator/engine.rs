@@ -1,0 +1,413 @@
+//! The engine of a communicator: begins operations, polls them to their end, and knows what to
+//! say when one does not end.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::connect::{self, Arrivals};
+use super::idle::{Idle, Next, Patience};
+use crate::bootstrap::Session;
+use crate::control::{AGREEMENT_MS_MAX, Health, Journal, Report, Signature};
+use crate::error::{Error, Result};
+use crate::executor::{Buffers, Execution, Links, Part, Prepared, Progress};
+use crate::plan::types::Rank;
+use crate::sync::atomic::Ordering;
+use crate::transport::shm::{self, GENERATIONS, Segment};
+use crate::transport::tcp::TcpLink;
+use crate::transport::{Area, Beginning, Context, LinkDescription, OperationTag, Trouble};
+
+/// How long a wait stands before the peers compare what they are doing.
+const COMPARE_AFTER: Duration = Duration::from_millis(1);
+
+/// How long a wait for a rank that has left stands.
+const LEFT_AFTER: Duration = Duration::from_millis(100);
+
+/// Everything an operation needs while it runs. One thread at a time.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) session: Session,
+    pub(crate) links: Links,
+    pub(crate) own: Arc<Segment>,
+    pub(crate) arrivals: Arc<Arrivals>,
+    pub(crate) health: Arc<Health>,
+    pub(crate) journal: Arc<Journal>,
+    pub(crate) patience: Patience,
+    pub(crate) connections: u16,
+    /// Why each peer is not reached by shared memory.
+    pub(crate) refusals: Vec<String>,
+    /// Collectives begun.
+    pub(crate) sequence: u64,
+    pub(crate) scratch: ScratchUse,
+    /// Messages sent to and received from each rank.
+    pub(crate) messages: Vec<(u64, u64)>,
+}
+
+/// Which operation used which scratch last: the same on all ranks.
+#[derive(Debug, Default)]
+pub(crate) struct ScratchUse {
+    small: u64,
+    /// For each generation, one more than the sequence of its last user.
+    generations: [u64; GENERATIONS as usize],
+    large: u64,
+}
+
+impl ScratchUse {
+    /// Where the scratch of operation `sequence` begins, and how many collectives must be over
+    /// before it may be written.
+    fn assign(&mut self, own: &Segment, bytes: u64, sequence: u64) -> (u64, u64) {
+        let layout = own.layout();
+        if bytes > layout.small_bytes {
+            return (layout.large(), std::mem::replace(&mut self.large, sequence + 1));
+        }
+        let index = self.small % GENERATIONS;
+        self.small += 1;
+        let slot = usize::try_from(index).expect("few generations");
+        (layout.small(index), std::mem::replace(&mut self.generations[slot], sequence + 1))
+    }
+}
+
+/// A message to be sent or received.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MessagePart {
+    pub(crate) peer: Rank,
+    pub(crate) area: Area,
+    pub(crate) sends: bool,
+}
+
+/// An operation that is being run.
+#[derive(Debug)]
+struct Running {
+    execution: Execution,
+    prepared: Arc<Prepared>,
+    context: Context,
+    tag: OperationTag,
+    done: bool,
+}
+
+impl Engine {
+    /// Runs one (perhaps fused) collective.
+    ///
+    /// # Safety
+    /// As for [`Execution::new`].
+    #[expect(unsafe_code, reason = "passes the caller's promise on")]
+    pub(crate) unsafe fn collective(
+        &mut self,
+        prepared: &Arc<Prepared>,
+        (inputs, outputs): (Vec<Area>, Vec<Area>),
+        parts: Vec<Part>,
+        mut signature: Signature,
+        deadline: Duration,
+    ) -> Result<()> {
+        let started = Instant::now();
+        signature.sequence = self.sequence;
+        self.journal.begin(&signature);
+        let tag = OperationTag { sequence: self.sequence, tag: signature.tag() };
+        shm::announce(&self.own, tag);
+        self.connect(&prepared.peers, started + deadline)?;
+        let bytes = prepared.plan.scratch_bytes;
+        let (base, after) = self.scratch.assign(&self.own, bytes, self.sequence);
+        let scratch = self.own_area(base, bytes);
+        let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
+        let beginning =
+            Beginning { tag, scratch, outputs: buffers.outputs.clone(), remote_scratch: base };
+        for peer in &prepared.peers {
+            self.links.link(*peer).begin(Context::Collective, &beginning);
+        }
+        // SAFETY: the caller's promise.
+        let execution = unsafe {
+            Execution::new(Arc::clone(prepared), buffers, parts, (Context::Collective, after))
+        };
+        let running = Running {
+            execution,
+            prepared: Arc::clone(prepared),
+            context: Context::Collective,
+            tag,
+            done: false,
+        };
+        self.run(vec![running], started, deadline)?;
+        self.sequence += 1;
+        self.own.done().store(self.sequence, Ordering::Release);
+        self.journal.end(tag.sequence);
+        Ok(())
+    }
+
+    /// Runs a batch of messages: those of one peer and direction in order, all others at once.
+    ///
+    /// # Safety
+    /// As for [`Execution::new`], for every area.
+    #[expect(unsafe_code, reason = "passes the caller's promise on")]
+    pub(crate) unsafe fn exchange(
+        &mut self,
+        batch: &[MessagePart],
+        mapped: &dyn Fn(Rank) -> bool,
+        deadline: Duration,
+    ) -> Result<()> {
+        let started = Instant::now();
+        let mut rest: Vec<MessagePart> = batch.to_vec();
+        while !rest.is_empty() {
+            let (mut wave, mut later): (Vec<MessagePart>, Vec<MessagePart>) = Default::default();
+            for part in rest {
+                let taken = wave.iter().any(|w| w.peer == part.peer && w.sends == part.sends);
+                if taken { later.push(part) } else { wave.push(part) }
+            }
+            rest = later;
+            let peers: Vec<Rank> = wave.iter().map(|part| part.peer).collect();
+            self.connect(&peers, started + deadline)?;
+            let mut running = Vec::with_capacity(wave.len());
+            for part in wave {
+                // SAFETY: the caller's promise.
+                running.push(unsafe { self.begin_message(part, mapped(part.peer)) });
+            }
+            self.run(running, started, deadline)?;
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`Execution::new`].
+    #[expect(unsafe_code, reason = "passes the caller's promise on")]
+    unsafe fn begin_message(&mut self, part: MessagePart, mapped: bool) -> Running {
+        let layout = self.own.layout();
+        let message = crate::plan::message::Message {
+            bytes: part.area.bytes as u64,
+            mapped,
+            scratch_bytes: layout.message_bytes,
+        };
+        let counts = &mut self.messages[part.peer as usize];
+        let (context, sequence) = if part.sends {
+            counts.0 += 1;
+            (Context::Send, counts.0 - 1)
+        } else {
+            counts.1 += 1;
+            (Context::Receive, counts.1 - 1)
+        };
+        let plan = if part.sends { message.send(part.peer) } else { message.receive(part.peer) };
+        let base = layout.message_slots(part.peer);
+        let scratch = self.own_area(base, layout.message_bytes);
+        let (inputs, outputs) =
+            if part.sends { (vec![part.area], vec![]) } else { (vec![], vec![part.area]) };
+        let tag = OperationTag { sequence, tag: message_tag(sequence, part.area.bytes as u64) };
+        let beginning = Beginning {
+            tag,
+            scratch,
+            outputs: outputs.clone(),
+            remote_scratch: layout.message_slots(self.session.rank),
+        };
+        self.links.link(part.peer).begin(context, &beginning);
+        let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
+        let prepared = Arc::new(Prepared::new(plan));
+        let bytes =
+            Part { data_type: crate::plan::types::DataType::U8, kernel: None, scales: Vec::new() };
+        // SAFETY: the caller's promise.
+        let execution =
+            unsafe { Execution::new(Arc::clone(&prepared), buffers, vec![bytes], (context, 0)) };
+        Running { execution, prepared, context, tag, done: false }
+    }
+
+    fn own_area(&self, base: u64, bytes: u64) -> Area {
+        let address = self.own.area().at(base, bytes).expect("the layout holds its own parts");
+        Area { address, bytes: usize::try_from(bytes).expect("mapped") }
+    }
+
+    /// Makes the links that are missing.
+    fn connect(&mut self, peers: &[Rank], deadline: Instant) -> Result<()> {
+        for peer in peers {
+            if self.links.contains(*peer) {
+                continue;
+            }
+            let wanted = (*peer, self.connections);
+            let found =
+                connect::connect(&self.session, &self.arrivals, wanted, &self.health, deadline);
+            let streams = match found {
+                Ok(Some(streams)) => streams,
+                Ok(None) => return Err(self.verdict()),
+                Err(error) => {
+                    let cause = error.to_string();
+                    self.health.report(Report::LinkBroken { peer: *peer, cause });
+                    return Err(self.verdict());
+                }
+            };
+            let description = self.describe(*peer, &streams);
+            let link = TcpLink::new(*peer, streams, description).map_err(|e| {
+                Error::system(format_args!("cannot set up the link to rank {peer}"), e)
+            })?;
+            self.links.insert(*peer, Box::new(link));
+        }
+        Ok(())
+    }
+
+    fn describe(&self, peer: Rank, streams: &[std::net::TcpStream]) -> LinkDescription {
+        let end = |address: std::io::Result<std::net::SocketAddr>| {
+            address.map_or_else(|e| e.to_string(), |address| address.to_string())
+        };
+        let detail = streams.first().map_or_else(String::new, |stream| {
+            format!(
+                "{} connections, {} to {}",
+                streams.len(),
+                end(stream.local_addr()),
+                end(stream.peer_addr())
+            )
+        });
+        let reason = self.refusals[peer as usize].clone();
+        let rank = self.session.rank;
+        tracing::info!(
+            target: crate::log::INIT_NET,
+            rank = u64::from(rank),
+            "Channel 00/0 : {rank}[{rank}] -> {peer}[{peer}] [send] via NET/Socket/0 ({detail}; {reason})"
+        );
+        LinkDescription { peer, transport: "NET/Socket", detail, reason }
+    }
+
+    /// Polls operations to their end.
+    fn run(
+        &mut self,
+        mut running: Vec<Running>,
+        started: Instant,
+        deadline: Duration,
+    ) -> Result<()> {
+        let mut peers: Vec<Rank> =
+            running.iter().flat_map(|one| one.prepared.peers.iter().copied()).collect();
+        peers.sort_unstable();
+        peers.dedup();
+        let mut idle = Idle::new(self.patience);
+        let mut lying = false;
+        let mut compared = Duration::ZERO;
+        loop {
+            let (moved, blocked) = match self.turn(&mut running, &peers) {
+                Ok(outcome) => outcome,
+                Err(trouble) => return Err(self.fail(trouble, &running)),
+            };
+            let Some(peer) = blocked else { break };
+            if moved {
+                if std::mem::take(&mut lying) {
+                    self.links.get_up();
+                }
+                idle.reset();
+                compared = Duration::ZERO;
+                continue;
+            }
+            if self.health.is_raised() {
+                return Err(self.verdict());
+            }
+            match idle.pass() {
+                Next::Look => {}
+                Next::Sleep(limit) if lying => {
+                    let now = Instant::now();
+                    let waited = idle.waited(now);
+                    if now >= started + deadline {
+                        return Err(self.late(peer, started, &running));
+                    }
+                    if waited > COMPARE_AFTER && waited > compared + compared {
+                        compared = waited;
+                        if let Err(trouble) = self.compare(&running) {
+                            return Err(self.fail(trouble, &running));
+                        }
+                        self.watch(peer, waited);
+                    }
+                    let limit = limit.min(started + deadline - now);
+                    let limit = if compared.is_zero() { limit.min(COMPARE_AFTER) } else { limit };
+                    self.links.sleep(&peers, limit);
+                    lying = false;
+                }
+                Next::Sleep(_) => {
+                    self.links.lie_down();
+                    lying = true;
+                }
+            }
+        }
+        if lying {
+            self.links.get_up();
+        }
+        self.journal.wait_end();
+        Ok(())
+    }
+
+    /// One look at everything: whether something moved, and whom one of the operations waits for.
+    fn turn(
+        &mut self,
+        running: &mut [Running],
+        peers: &[Rank],
+    ) -> std::result::Result<(bool, Option<Rank>), Trouble> {
+        let (mut moved, mut blocked) = (false, None);
+        for one in running.iter_mut().filter(|one| !one.done) {
+            match one.execution.poll(&mut self.links)? {
+                Progress::Done => {
+                    one.done = true;
+                    moved = true;
+                    for (peer, received) in &one.prepared.received {
+                        if *peer != self.session.rank {
+                            self.links.link(*peer).end(one.context, received);
+                        }
+                    }
+                }
+                Progress::Moved(peer) => {
+                    moved = true;
+                    blocked = Some(peer);
+                }
+                Progress::Blocked(peer) => blocked = Some(peer),
+            }
+        }
+        // Bytes move also where no lane looks: a put may wait for the peer to read its own.
+        if blocked.is_some() && !moved {
+            moved = self.links.poll(peers)?;
+        }
+        Ok((moved, blocked))
+    }
+
+    /// A wait stands for long: is somebody in the same operation with another call?
+    fn compare(&mut self, running: &[Running]) -> std::result::Result<(), Trouble> {
+        for one in running.iter().filter(|one| one.context == Context::Collective) {
+            for link in self.links.iter_mut() {
+                link.compare(Context::Collective, one.tag)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes whom this rank waits for, and whether that rank is still there.
+    fn watch(&self, peer: Rank, waited: Duration) {
+        let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
+        self.journal.wait_begin(peer, self.health.now_ms().saturating_sub(millis));
+        if waited > LEFT_AFTER && self.health.is_gone(peer) {
+            self.health.report(Report::Left { rank: peer });
+        }
+    }
+
+    fn late(&self, peer: Rank, started: Instant, running: &[Running]) -> Error {
+        let sequence = running
+            .iter()
+            .find(|one| one.context == Context::Collective)
+            .map_or(self.sequence, |one| one.tag.sequence);
+        let waited_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let waiting_on = Some(peer);
+        self.health.report(Report::Deadline { sequence, waited_ms, waiting_on });
+        self.verdict()
+    }
+
+    fn fail(&self, trouble: Trouble, running: &[Running]) -> Error {
+        let collective = running.iter().find(|one| one.context == Context::Collective);
+        self.health.report(match (trouble, collective) {
+            (Trouble::Mismatch { peer }, Some(one)) => {
+                Report::Mismatch { sequence: one.tag.sequence, with: peer }
+            }
+            (Trouble::Mismatch { peer }, None) => Report::LinkBroken {
+                peer,
+                cause: "a send and the recv it meets have different sizes".to_owned(),
+            },
+            (Trouble::Broken { peer, cause }, _) => Report::LinkBroken { peer, cause },
+        });
+        self.verdict()
+    }
+
+    /// The error all ranks agree on.
+    pub(crate) fn verdict(&self) -> Error {
+        self.links.get_up();
+        self.health.wait_verdict(Duration::from_millis(AGREEMENT_MS_MAX))
+    }
+}
+
+/// What two ends of a message must agree on; never 0.
+fn message_tag(sequence: u64, bytes: u64) -> u32 {
+    let mixed = (sequence ^ bytes.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    u32::try_from(mixed >> 32).map_or(1, |tag| tag | 1)
+}

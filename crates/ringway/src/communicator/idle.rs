@@ -1,0 +1,82 @@
+//! What a rank does while it waits: spin a little, yield a little, then sleep in the kernel.
+
+use std::time::{Duration, Instant};
+
+/// Longest sleep: deadlines and the health of the job are looked at this often.
+const NAP: Duration = Duration::from_millis(50);
+
+/// How patient a rank spins, fixed when the communicator starts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    spin: Duration,
+    yields: Duration,
+}
+
+impl Patience {
+    /// With a core for every rank on this host spinning is cheap and quick; with more ranks than
+    /// cores it takes the time of the very rank one waits for.
+    pub(crate) fn new(local_ranks: usize, cores: usize, wanted: Option<Duration>) -> Self {
+        let crowded = local_ranks > cores;
+        let spin = wanted.unwrap_or(Duration::from_micros(if crowded { 0 } else { 50 }));
+        let yields = Duration::from_micros(if crowded { 100 } else { 50 });
+        Self { spin, yields }
+    }
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    /// Look again at once.
+    Look,
+    /// Go to sleep for so long, at most.
+    Sleep(Duration),
+}
+
+/// One stretch of waiting.
+#[derive(Debug)]
+pub(crate) struct Idle {
+    patience: Patience,
+    since: Option<Instant>,
+    turns: u32,
+}
+
+impl Idle {
+    pub(crate) fn new(patience: Patience) -> Self {
+        Self { patience, since: None, turns: 0 }
+    }
+
+    /// Something moved.
+    pub(crate) fn reset(&mut self) {
+        self.since = None;
+        self.turns = 0;
+    }
+
+    /// How long nothing has moved, as far as has been looked.
+    pub(crate) fn waited(&self, now: Instant) -> Duration {
+        self.since.map_or(Duration::ZERO, |since| now - since)
+    }
+
+    /// Nothing moved: passes a moment, and says what comes next. The clock is read every 32
+    /// spins only, or every yield.
+    pub(crate) fn pass(&mut self) -> Next {
+        self.turns += 1;
+        let Some(since) = self.since else {
+            self.since = Some(Instant::now());
+            return Next::Look;
+        };
+        let spinning = !self.patience.spin.is_zero();
+        if spinning && self.turns % 32 != 0 {
+            std::hint::spin_loop();
+            return Next::Look;
+        }
+        let waited = since.elapsed();
+        if waited < self.patience.spin {
+            return Next::Look;
+        }
+        if waited < self.patience.spin + self.patience.yields {
+            std::thread::yield_now();
+            return Next::Look;
+        }
+        Next::Sleep(NAP)
+    }
+}

@@ -1,0 +1,206 @@
+//! From a joined session to a communicator.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex};
+
+use super::colocation::{self, Colocation};
+use super::connect::{Arrivals, Door};
+use super::engine::{Engine, ScratchUse};
+use super::idle::Patience;
+use super::planning::Planning;
+use super::{Communicator, Inner, settings};
+use crate::bootstrap::Session;
+use crate::bootstrap::frame::{ControlStream, FrameError};
+use crate::config::{Config, Requirement};
+use crate::control::{Acceptor, Control, ControlLink, ControlSetup, Journal};
+use crate::error::{Error, Result};
+use crate::executor::Links;
+use crate::log;
+use crate::transport::LinkDescription;
+use crate::transport::shm::{Bell, Layout, Segment, ShmLink};
+
+/// The kind of control frames after the bootstrap.
+const CONTROL_FRAME: u16 = 0x100;
+
+/// Bytes of memory a communicator takes for itself: its segment.
+fn memory_bytes(layout: &Layout) -> u64 {
+    layout.bytes()
+}
+
+fn layout(session: &Session, config: &Config) -> Result<Layout> {
+    let layout = Layout::new(session.size, config.scratch_bytes());
+    match config.max_bytes {
+        Some(most) if memory_bytes(&layout) > most => Err(Error::usage(format!(
+            "a communicator of {} ranks needs {} bytes of its own, RINGWAY_MAX_BYTES allows {most}; \
+             raise it or lower NCCL_BUFFSIZE",
+            session.size,
+            memory_bytes(&layout),
+        ))),
+        _ => Ok(layout),
+    }
+}
+
+impl Communicator {
+    /// Turns a session into a communicator. All ranks call it together.
+    pub(super) fn start(mut session: Session, config: Config) -> Result<Self> {
+        let (rank, size) = (session.rank, session.size);
+        tracing::info!(
+            target: log::INIT,
+            rank = u64::from(rank),
+            "ncclCommInitRank comm {:#x} rank {rank} nranks {size} commId {:#x} - Init START",
+            session.comm_id,
+            session.comm_id
+        );
+        settings::agree(&mut session, &config)?;
+        let layout = layout(&session, &config)?;
+        let (own, descriptor) = Segment::create(layout)?;
+        let own = Arc::new(own);
+        let bell = Bell::new()?;
+        let colocation = colocation::discover(&mut session, &config, (layout, &descriptor, &bell))?;
+        drop(descriptor);
+        require(&session, &config, &colocation)?;
+        let Colocation { hosts, attached, refusals } = colocation;
+        let mut links = Links::new(rank, size, Arc::clone(&own), bell.clone());
+        for one in attached {
+            let peer = one.peer;
+            tracing::info!(
+                target: log::INIT_SHM,
+                rank = u64::from(rank),
+                "Channel 00 : {rank}[{rank}] -> {peer}[{peer}] via SHM/direct"
+            );
+            let description = LinkDescription {
+                peer,
+                transport: "SHM",
+                detail: "memfd passed over a Unix socket".to_owned(),
+                reason: "same host: boot id and probe agree".to_owned(),
+            };
+            links.insert(peer, Box::new(ShmLink::new(rank, Arc::clone(&own), one, description)));
+        }
+        let journal = Arc::new(Journal::new());
+        let arrivals = Arc::new(Arrivals::default());
+        let control = start_control(&mut session, &journal, &arrivals, bell)?;
+        let local = hosts.iter().filter(|host| **host == hosts[rank as usize]).count();
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let connections = u16::try_from(config.sockets_per_peer()).unwrap_or(u16::MAX);
+        tracing::info!(
+            target: log::INIT,
+            rank = u64::from(rank),
+            "comm {:#x} rank {rank} nRanks {size} nNodes {} localRanks {local} memory {} bytes - Init COMPLETE",
+            session.comm_id,
+            hosts.iter().max().map_or(1, |most| most + 1),
+            memory_bytes(&layout),
+        );
+        let peers: Vec<_> = session.peers.clone();
+        let engine = Engine {
+            links,
+            own,
+            arrivals,
+            health: Arc::clone(control.health()),
+            journal,
+            patience: Patience::new(local, cores, config.spin),
+            connections,
+            refusals,
+            sequence: 0,
+            scratch: ScratchUse::default(),
+            messages: vec![(0, 0); size as usize],
+            session,
+        };
+        let inner = Inner {
+            rank,
+            size,
+            peers,
+            planning: Mutex::new(Planning::new(hosts.clone(), &config, layout)),
+            hosts,
+            config,
+            order: super::order::Order::default(),
+            engine: Mutex::new(engine),
+            worker: Mutex::default(),
+            splits: std::sync::atomic::AtomicU64::new(0),
+            control,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+}
+
+/// `RINGWAY_REQUIRE`: a worse choice is an error at start.
+fn require(session: &Session, config: &Config, colocation: &Colocation) -> Result<()> {
+    if !config.require.contains(&Requirement::Shm) {
+        return Ok(());
+    }
+    let me = &session.peers[session.rank as usize];
+    for peer in session.peers.iter().filter(|peer| peer.boot_id == me.boot_id) {
+        let refusal = &colocation.refusals[peer.rank as usize];
+        if !refusal.is_empty() {
+            return Err(Error::usage(format!(
+                "RINGWAY_REQUIRE=shm is not met: {} and {} are on one host but share no memory: {refusal}",
+                me.identity(),
+                peer.identity(),
+            ))
+            .with_culprits(vec![peer.identity()]));
+        }
+    }
+    Ok(())
+}
+
+fn start_control(
+    session: &mut Session,
+    journal: &Arc<Journal>,
+    arrivals: &Arc<Arrivals>,
+    bell: Bell,
+) -> Result<Control> {
+    let streams = std::mem::take(&mut session.control)
+        .into_iter()
+        .map(|(rank, stream)| (rank, Box::new(Framed(stream)) as Box<dyn ControlLink>))
+        .collect();
+    let acceptors = session
+        .listener
+        .take()
+        .map(|listener| {
+            let door = Door::new(listener, session, Arc::clone(arrivals));
+            Box::new(door) as Box<dyn Acceptor>
+        })
+        .into_iter()
+        .collect();
+    Control::start(ControlSetup {
+        rank: session.rank,
+        identities: session.peers.iter().map(|peer| peer.identity()).collect(),
+        streams,
+        journal: Arc::clone(journal),
+        wake: vec![Box::new(move || bell.ring())],
+        acceptors,
+    })
+}
+
+/// A bootstrap connection as the control plane wants it.
+#[derive(Debug)]
+struct Framed(ControlStream);
+
+fn lost(error: FrameError) -> io::Error {
+    match error {
+        FrameError::Closed => io::ErrorKind::UnexpectedEof.into(),
+        other => io::Error::other(other.to_string()),
+    }
+}
+
+impl ControlLink for Framed {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.stream().as_fd()
+    }
+
+    fn send(&mut self, frame: &[u8]) -> io::Result<()> {
+        if self.0.has_queued() && !self.0.try_flush().map_err(lost)? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        self.0.queue(CONTROL_FRAME, frame).map_err(lost)?;
+        self.0.try_flush().map(|_| ()).map_err(lost)
+    }
+
+    fn flush(&mut self) -> io::Result<bool> {
+        self.0.try_flush().map_err(lost)
+    }
+
+    fn try_receive(&mut self) -> io::Result<Option<Vec<u8>>> {
+        Ok(self.0.try_receive().map_err(lost)?.map(|frame| frame.body))
+    }
+}

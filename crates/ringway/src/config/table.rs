@@ -1,0 +1,320 @@
+//! The one table of settings. Reading, `ringway env` and `docs/env.md` are all made from it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::Config;
+use super::filter::{self, AlgorithmFilter, InterfaceFilter};
+use super::parse::{self, Problem, Remark};
+use super::value::{
+    AddressFamily, ColorChoice, DebugLevel, HostPort, LogFile, Requirement, Secret, Subsystems,
+    TransportChoice,
+};
+use crate::plan::types::Level;
+
+/// One setting: its name, its words, and how it gets into and out of a [`Config`].
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) name: &'static str,
+    pub(super) section: &'static str,
+    /// What values look like.
+    pub(super) kind: &'static str,
+    pub(super) meaning: &'static str,
+    /// Whether a bad value must stop the job (`Config::check`): only where running without the
+    /// setting would be unsafe.
+    pub(super) vital: bool,
+    /// Whether the value must never be shown.
+    pub(super) secret: bool,
+    pub(super) assign: fn(&mut Config, &str) -> Outcome,
+    /// The value in force, as `assign` would take it.
+    pub(super) show: fn(&Config) -> String,
+}
+
+pub(super) type Outcome = Result<Vec<Remark>, Problem>;
+
+const IDENTITY: &str = "Who this rank is and where the ranks meet";
+const TRANSPORT: &str = "How bytes travel";
+const MEMORY: &str = "Memory and speed";
+const PROMISES: &str = "Promises";
+const LOG: &str = "Log";
+const COMMAND: &str = "Files, command and tests";
+
+const MS: Duration = Duration::from_millis(1);
+const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
+const RANKS_MAX: u32 = 1 << 20;
+/// A Unix socket's path has 107 bytes; the rest is for the name in the directory.
+const SHM_DIR_BYTES_MAX: usize = 80;
+const SECRET_BYTES_MAX: u64 = 4096;
+
+const fn entry(
+    section: &'static str,
+    name: &'static str,
+    kind: &'static str,
+    meaning: &'static str,
+    assign: fn(&mut Config, &str) -> Outcome,
+    show: fn(&Config) -> String,
+) -> Entry {
+    Entry { name, section, kind, meaning, vital: false, secret: false, assign, show }
+}
+
+/// Every setting, by section.
+#[rustfmt::skip] // one shape for all rows reads better than the shortest for each
+pub(super) static TABLE: &[Entry] = &[
+    entry(IDENTITY, "RINGWAY_RANK", "whole number from 0",
+        "Rank of this process. A launcher's own variables are used where this is unset.",
+        |c, v| put(&mut c.rank, exact(v, 0, RANKS_MAX - 1).map(Some)),
+        |c| or_unset(c.rank.as_ref())),
+    entry(IDENTITY, "RINGWAY_SIZE", "whole number from 1",
+        "Number of ranks.",
+        |c, v| put(&mut c.size, exact(v, 1, RANKS_MAX).map(Some)),
+        |c| or_unset(c.size.as_ref())),
+    entry(IDENTITY, "RINGWAY_LOCAL_RANK", "whole number from 0",
+        "Rank of this process among those of its host.",
+        |c, v| put(&mut c.local_rank, exact(v, 0, RANKS_MAX - 1).map(Some)),
+        |c| or_unset(c.local_rank.as_ref())),
+    entry(IDENTITY, "RINGWAY_LOCAL_SIZE", "whole number from 1",
+        "Number of ranks on this host.",
+        |c, v| put(&mut c.local_size, exact(v, 1, RANKS_MAX).map(Some)),
+        |c| or_unset(c.local_size.as_ref())),
+    entry(IDENTITY, "RINGWAY_ROOT", "host:port, a list",
+        "Where rank 0 listens while the ranks find each other; the addresses are tried in order. \
+         NCCL_COMM_ID is used where this is unset.",
+        |c, v| put(&mut c.root, addresses(v)),
+        |c| list_or(&c.root, "unset")),
+    entry(IDENTITY, "NCCL_COMM_ID", "host:port or [ipv6]:port",
+        "The same, in NCCL's words: one address.",
+        |c, v| put(&mut c.comm_id, v.parse().map(Some).map_err(|why: String| why.into())),
+        |c| or_unset(c.comm_id.as_ref())),
+    entry(IDENTITY, "NCCL_HOSTID", "text",
+        "Stands for the host: ranks with the same text are taken to share memory, others not. \
+         Useful where containers of one host have different host names.",
+        |c, v| put(&mut c.host_id, Ok(Some(v.to_owned()))),
+        |c| c.host_id.as_deref().map_or_else(|| "unset".to_owned(), parse::shown)),
+    Entry { vital: true, ..entry(IDENTITY, "RINGWAY_SECRET_FILE", "path",
+        "File whose content, without blanks around it, is the secret. Safer than the variable, \
+         which other processes of the same user can read. An unreadable or empty file stops the \
+         job.",
+        assign_secret_file,
+        |c| path_or_unset(c.secret_file.as_deref())) },
+    Entry { vital: true, secret: true, ..entry(IDENTITY, "RINGWAY_SECRET", "text",
+        "Secret the ranks of a job share: a connection that does not prove to know it is \
+         dropped. It is never shown. An empty one stops the job.",
+        assign_secret,
+        |c| or_unset(c.secret.as_ref())) },
+
+    entry(TRANSPORT, "RINGWAY_TRANSPORT", "auto, shm or tcp",
+        "Which transport may be used: the best for each pair of ranks, or only the named one.",
+        |c, v| put(&mut c.transport, TransportChoice::parse(v)),
+        |c| c.transport.to_string()),
+    entry(TRANSPORT, "RINGWAY_REQUIRE", "list of shm, rdma, gdr, p2p, rails=N",
+        "What the job insists on; anything worse, or a word that is not understood, is an error \
+         at start. This version can meet shm.",
+        |c, v| put(&mut c.require, Ok(parse::words(v).into_iter().map(Requirement::parse).collect())),
+        |c| list_or(&c.require, "nothing")),
+    entry(TRANSPORT, "NCCL_SHM_DISABLE", "0 or 1",
+        "1: ranks of one host do not share memory; they use TCP.",
+        |c, v| put(&mut c.shm_disable, parse::boolean(v)),
+        |c| u8::from(c.shm_disable).to_string()),
+    entry(TRANSPORT, "RINGWAY_SHM_DIR", "path",
+        "Directory of the Unix sockets by which ranks of one host meet, for ranks in containers \
+         with networks of their own; all of them need the same. Where unset they meet by \
+         abstract sockets, which leave no file.",
+        assign_shm_dir,
+        |c| path_or_unset(c.shm_dir())),
+    entry(TRANSPORT, "NCCL_SOCKET_IFNAME", "list of names; = exact, ^ exclude",
+        "Network interfaces for sockets: `eth` is every name that starts so, `=eth0,eth1` \
+         exactly these, `^docker,lo` all others. The mark counts for the whole list.",
+        |c, v| put_remarked(&mut c.interfaces, InterfaceFilter::parse(v)),
+        |c| c.interfaces.to_string()),
+    entry(TRANSPORT, "NCCL_SOCKET_FAMILY", "AF_INET or AF_INET6",
+        "Use only addresses of this family.",
+        |c, v| put(&mut c.family, AddressFamily::parse(v).map(Some)),
+        |c| c.family.map_or("any", AddressFamily::name).to_owned()),
+    entry(TRANSPORT, "NCCL_SOCKET_NTHREADS", "0 to 16",
+        "Times NCCL_NSOCKS_PERTHREAD: the TCP connections to each peer, at least 1, at most 64, \
+         and 2 where both are unset. Unlike NCCL, ringway starts no helper threads for them.",
+        |c, v| put(&mut c.socket_threads, parse::number(v, 0..=16).map(Some)),
+        |c| or_unset(c.socket_threads.as_ref())),
+    entry(TRANSPORT, "NCCL_NSOCKS_PERTHREAD", "1 to 64",
+        "See NCCL_SOCKET_NTHREADS.",
+        |c, v| put(&mut c.sockets_per_thread, parse::number(v, 1..=64).map(Some)),
+        |c| or_unset(c.sockets_per_thread.as_ref())),
+
+    entry(MEMORY, "NCCL_BUFFSIZE", "bytes, 64K to 1G",
+        "Scratch memory of a rank. Unlike NCCL's, it is not multiplied by connections and \
+         channels.",
+        |c, v| put(&mut c.buffer_bytes, parse::bytes(v, 64 << 10..=1 << 30)),
+        |c| parse::format_bytes(c.buffer_bytes)),
+    entry(MEMORY, "RINGWAY_MAX_BYTES", "bytes, from 64K",
+        "Most memory a communicator may take.",
+        |c, v| put(&mut c.max_bytes, parse::bytes(v, 64 << 10..=1 << 60).map(Some)),
+        |c| c.max_bytes.map_or_else(|| "unset".to_owned(), parse::format_bytes)),
+    entry(MEMORY, "RINGWAY_CHUNK_BYTES", "auto, or bytes, 64 to 1G",
+        "Size of the pieces in which large messages travel.",
+        |c, v| put(&mut c.chunk_bytes, parse::auto(v, |v| parse::bytes(v, 64..=1 << 30))),
+        |c| c.chunk_bytes.map_or_else(|| "auto".to_owned(), parse::format_bytes)),
+    entry(MEMORY, "RINGWAY_LANES", "auto, or 1 to 16",
+        "Independent lists of steps a plan may have.",
+        |c, v| put(&mut c.lanes, parse::auto(v, |v| parse::number(v, 1..=16))),
+        |c| or_auto(c.lanes.as_ref())),
+    entry(MEMORY, "RINGWAY_SPIN_US", "auto, or microseconds, 0 to 1000000",
+        "How long a waiting rank spins before it sleeps in the kernel. 0 suits more ranks than \
+         cores.",
+        |c, v| put(&mut c.spin, parse::auto(v, |v| parse::number(v, 0..=1_000_000u32))
+            .map(|us| us.map(|us| Duration::from_micros(us.into())))),
+        |c| or_auto(c.spin.map(|spin| spin.as_micros()).as_ref())),
+    entry(MEMORY, "NCCL_ALGO", "list; ^ exclude; per collective `allreduce:ring;allgather:^pat`",
+        "Algorithms the planner may choose: oneshot, twoshot, ring, recursive_doubling (rd), \
+         halving_doubling (hd), bruck, tree, pat, direct, hierarchical. CollnetDirect, \
+         CollnetChain, NVLS and NVLSTree are taken, and mean nothing on host memory.",
+        |c, v| put_remarked(&mut c.algorithms, AlgorithmFilter::parse(v)),
+        |c| c.algorithms.to_string()),
+    entry(MEMORY, "NCCL_PROTO", "list of LL, LL128, Simple; ^ exclude",
+        "Taken, and means nothing on host memory.",
+        |c, v| put_remarked(&mut c.protocols,
+            filter::check_protocols(v).map(|remarks| (Some(parse::shown(v)), remarks))),
+        |c| or_unset(c.protocols.as_ref())),
+
+    entry(PROMISES, "RINGWAY_LEVEL", "run or shape",
+        "What the bits of a reduction may depend on. run: same job, same bits. shape: only the \
+         ranks' values in rank order, not size, algorithm, transport or placement.",
+        |c, v| put(&mut c.level, parse::word(v, &[("run", Level::Run), ("shape", Level::Shape)])),
+        |c| c.level.to_string()),
+    entry(PROMISES, "RINGWAY_TIMEOUT", "duration such as 500ms, 30s, 10m; 1ms to 7d",
+        "Deadline of an operation; a bare number is seconds. When it passes, every rank gets an \
+         error that names who is late.",
+        |c, v| put(&mut c.timeout, parse::duration(v, MS..=WEEK)),
+        |c| parse::format_duration(c.timeout)),
+    entry(PROMISES, "RINGWAY_INIT_TIMEOUT", "duration, 1ms to 7d",
+        "Deadline for the ranks to find each other.",
+        |c, v| put(&mut c.init_timeout, parse::duration(v, MS..=WEEK)),
+        |c| parse::format_duration(c.init_timeout)),
+
+    entry(LOG, "NCCL_DEBUG", "NONE, VERSION, WARN, INFO, ABORT or TRACE",
+        "How much is logged. Unlike NCCL, warnings are shown where this is unset; ABORT is the \
+         same as INFO.",
+        |c, v| put(&mut c.debug, DebugLevel::parse(v)),
+        |c| c.debug.to_string()),
+    entry(LOG, "NCCL_DEBUG_SUBSYS", "list; ^ exclude",
+        "Whose INFO and TRACE lines are shown: INIT, COLL, P2P, SHM, NET, GRAPH, TUNING, ENV, \
+         ALLOC, ALLOC_HOST, CALL, PROXY, NVLS, BOOTSTRAP, REG, PROFILE, RAS, DESTROY or ALL.",
+        |c, v| put_remarked(&mut c.debug_subsystems, Subsystems::parse(v)),
+        |c| c.debug_subsystems.to_string()),
+    entry(LOG, "NCCL_DEBUG_FILE", "stderr, stdout, or path with %h (host), %p (process)",
+        "Where the log goes. Unlike NCCL, standard error is the default, so that a command's \
+         table stays clean, and a file is appended to.",
+        |c, v| put(&mut c.debug_file, Ok(LogFile::parse(v))),
+        |c| parse::shown(&c.debug_file.to_string())),
+
+    entry(COMMAND, "NCCL_CONF_FILE", "path",
+        "File of NAME=value lines, read in place of ~/.nccl.conf. It counts in the process \
+         environment only.",
+        |c, v| put(&mut c.conf_file, Ok(Some(PathBuf::from(v)))),
+        |c| path_or_unset(c.conf_file.as_deref())),
+    entry(COMMAND, "RINGWAY_COLOR", "auto, always or never",
+        "Whether the command colours its output; auto: on a terminal, unless NO_COLOR is set.",
+        |c, v| put(&mut c.color, ColorChoice::parse(v)),
+        |c| c.color.to_string()),
+    entry(COMMAND, "NO_COLOR", "anything",
+        "Set and not empty: no colours where RINGWAY_COLOR is auto.",
+        |c, _| put(&mut c.no_color, Ok(true)),
+        |c| if c.no_color { "1" } else { "unset" }.to_owned()),
+    entry(COMMAND, "RINGWAY_TEST_REQUIRE", "list of words",
+        "Tests only: what the machine must offer. A test that would be skipped for lack of it \
+         fails.",
+        |c, v| put(&mut c.test_require, Ok(parse::words(v).into_iter().map(parse::shown).collect())),
+        |c| list_or(&c.test_require, "nothing")),
+    entry(COMMAND, "RINGWAY_BLESS", "0 or 1",
+        "Tests only: 1 rewrites files that are made from the code, such as this page, instead of \
+         comparing them.",
+        |c, v| put(&mut c.bless, parse::boolean(v)),
+        |c| u8::from(c.bless).to_string()),
+];
+
+/// The row of a setting.
+pub(super) fn find(name: &str) -> Option<&'static Entry> {
+    TABLE.iter().find(|entry| entry.name == name)
+}
+
+fn put<T>(slot: &mut T, value: Result<T, Problem>) -> Outcome {
+    *slot = value?;
+    Ok(Vec::new())
+}
+
+fn put_remarked<T>(slot: &mut T, value: Result<(T, Vec<Remark>), Problem>) -> Outcome {
+    let (value, remarks) = value?;
+    *slot = value;
+    Ok(remarks)
+}
+
+/// A number that must not be guessed at: a wrong rank is worse than none.
+fn exact(text: &str, low: u32, high: u32) -> Result<u32, Problem> {
+    parse::number(text, low..=high).map_err(Problem::unclamped)
+}
+
+fn addresses(text: &str) -> Result<Vec<HostPort>, Problem> {
+    let parsed: Result<Vec<HostPort>, String> = parse::words(text)
+        .into_iter()
+        .map(|word| word.parse().map_err(|why| format!("{}: {why}", parse::shown(word))))
+        .collect();
+    match parsed {
+        Ok(list) if list.is_empty() => Err(Problem::new("no address; write host:port")),
+        other => other.map_err(Problem::new),
+    }
+}
+
+fn assign_secret(config: &mut Config, value: &str) -> Outcome {
+    config.secret = Some(Secret::new(value));
+    Ok(short_secret(value.len()))
+}
+
+fn assign_secret_file(config: &mut Config, value: &str) -> Outcome {
+    let path = PathBuf::from(value);
+    let bytes = config
+        .files
+        .read(&path, SECRET_BYTES_MAX)
+        .map_err(|error| Problem::new(format!("cannot be read: {error}")))?;
+    let secret = bytes.trim_ascii();
+    if secret.is_empty() {
+        return Err(Problem::new("the file is empty"));
+    }
+    config.secret = Some(Secret::new(secret));
+    config.secret_file = Some(path);
+    Ok(short_secret(secret.len()))
+}
+
+fn short_secret(bytes: usize) -> Vec<Remark> {
+    let short = bytes < 16;
+    let text = "a secret of fewer than 16 bytes is easy to guess";
+    short.then(|| Remark::Note(text.to_owned())).into_iter().collect()
+}
+
+fn assign_shm_dir(config: &mut Config, value: &str) -> Outcome {
+    if !Path::new(value).is_absolute() {
+        return Err(Problem::new("not an absolute path; ranks may start in different directories"));
+    }
+    if value.len() > SHM_DIR_BYTES_MAX {
+        let text = format!("longer than {SHM_DIR_BYTES_MAX} bytes, too long for Unix sockets");
+        return Err(Problem::new(text));
+    }
+    put(&mut config.shm_dir, Ok(Some(PathBuf::from(value))))
+}
+
+fn or_unset<T: ToString>(value: Option<&T>) -> String {
+    value.map_or_else(|| "unset".to_owned(), ToString::to_string)
+}
+
+fn or_auto<T: ToString>(value: Option<&T>) -> String {
+    value.map_or_else(|| "auto".to_owned(), ToString::to_string)
+}
+
+fn path_or_unset(path: Option<&Path>) -> String {
+    path.map_or_else(|| "unset".to_owned(), |path| parse::shown(&path.to_string_lossy()))
+}
+
+fn list_or<T: ToString>(values: &[T], empty: &str) -> String {
+    match values {
+        [] => empty.to_owned(),
+        _ => values.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+    }
+}

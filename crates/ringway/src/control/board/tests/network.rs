@@ -1,0 +1,255 @@
+//! A network of boards under one seed: delays, kills, clocks that differ.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::Arc;
+
+use super::super::{Board, Journal};
+use crate::control::signature::tests::all_reduce;
+use crate::control::{Message, Report, neighbours};
+use crate::error::{Error, RankIdentity};
+use crate::plan::types::Rank;
+
+/// SplitMix64.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Below `limit`.
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    pub(super) fn rank(&mut self, n: u32) -> Rank {
+        u32::try_from(self.below(u64::from(n))).unwrap()
+    }
+
+    /// `count` different ranks.
+    pub(super) fn ranks(&mut self, n: u32, count: usize) -> BTreeSet<Rank> {
+        let mut chosen = BTreeSet::new();
+        while chosen.len() < count {
+            chosen.insert(self.rank(n));
+        }
+        chosen
+    }
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Event {
+    Deliver {
+        from: Rank,
+        to: Rank,
+        index: usize,
+    },
+    Lost {
+        at: Rank,
+        peer: Rank,
+    },
+    Report {
+        at: Rank,
+        index: usize,
+    },
+    Kill {
+        rank: Rank,
+    },
+    Leave {
+        rank: Rank,
+    },
+    /// Stops without a word: its connections stand.
+    Freeze {
+        rank: Rank,
+    },
+    Tick {
+        rank: Rank,
+    },
+}
+
+/// A network of boards; time in microseconds.
+pub(super) struct Network {
+    pub(super) random: Random,
+    pub(super) boards: Vec<Board>,
+    pub(super) journals: Vec<Arc<Journal>>,
+    /// Each rank's clock starts elsewhere.
+    pub(super) offsets_us: Vec<u64>,
+    /// When each rank's next tick is planned.
+    alarm_us: Vec<u64>,
+    /// When a rank died or left.
+    pub(super) ended: Vec<Option<u64>>,
+    pub(super) delay_us_max: u64,
+    /// The last arrival on each directed link: links keep order.
+    last: BTreeMap<(Rank, Rank), u64>,
+    /// Where each dead rank's links were cut: what would arrive later is lost.
+    cuts: BTreeMap<(Rank, Rank), u64>,
+    events: BinaryHeap<Reverse<(u64, usize, Event)>>,
+    messages: Vec<Message>,
+    reports: Vec<Report>,
+    count: usize,
+    pub(super) now_us: u64,
+    pub(super) done_us: Vec<Option<u64>>,
+}
+
+pub(super) fn identities(n: u32) -> Arc<[RankIdentity]> {
+    (0..n)
+        .map(|rank| RankIdentity { rank, host: format!("h{}", rank / 4), pid: 100 + rank })
+        .collect()
+}
+
+impl Network {
+    pub(super) fn new(n: u32, seed: u64) -> Self {
+        let mut random = Random(seed);
+        let journals: Vec<_> = (0..n).map(|_| Arc::new(Journal::new())).collect();
+        let names = identities(n);
+        let board = |r: u32| {
+            let journal = Arc::clone(&journals[r as usize]);
+            Board::new(r, Arc::clone(&names), &neighbours(r, n), journal)
+        };
+        Self {
+            boards: (0..n).map(board).collect(),
+            offsets_us: (0..n).map(|_| random.below(10_000_000)).collect(),
+            delay_us_max: [300, 2_000, 5_000, 20_000][usize::try_from(random.below(4)).unwrap()],
+            alarm_us: vec![0; n as usize],
+            ended: vec![None; n as usize],
+            last: BTreeMap::new(),
+            cuts: BTreeMap::new(),
+            events: BinaryHeap::new(),
+            messages: Vec::new(),
+            reports: Vec::new(),
+            count: 0,
+            now_us: 0,
+            done_us: vec![None; n as usize],
+            journals,
+            random,
+        }
+    }
+
+    /// How many reports will be made.
+    pub(super) fn reports(&self) -> usize {
+        self.reports.len()
+    }
+
+    pub(super) fn n(&self) -> u32 {
+        u32::try_from(self.boards.len()).unwrap()
+    }
+
+    pub(super) fn at(&mut self, time_us: u64, event: Event) {
+        self.count += 1;
+        self.events.push(Reverse((time_us, self.count, event)));
+    }
+
+    pub(super) fn report(&mut self, time_us: u64, at: Rank, report: Report) {
+        self.reports.push(report);
+        self.at(time_us, Event::Report { at, index: self.reports.len() - 1 });
+    }
+
+    pub(super) fn all_begin(&self, sequence: u64) {
+        self.journals.iter().for_each(|j| j.begin(&all_reduce(sequence, 1024)));
+    }
+
+    pub(super) fn local_ms(&self, rank: Rank) -> u64 {
+        (self.now_us + self.offsets_us[rank as usize]) / 1000
+    }
+
+    /// Sends what `rank` has to send, and asks for its next tick.
+    pub(super) fn collect(&mut self, rank: Rank) {
+        for outgoing in self.boards[rank as usize].take_outgoing() {
+            self.messages.push(outgoing.message);
+            let index = self.messages.len() - 1;
+            for to in outgoing.to {
+                let time = self.arrival(rank, to);
+                self.at(time, Event::Deliver { from: rank, to, index });
+            }
+        }
+        let board = &self.boards[rank as usize];
+        if board.verdict().is_some() {
+            self.done_us[rank as usize].get_or_insert(self.now_us);
+        }
+        if let Some(at_ms) = board.next_tick() {
+            let time = (at_ms * 1000).saturating_sub(self.offsets_us[rank as usize]);
+            let time = time.max(self.now_us + 1);
+            if std::mem::replace(&mut self.alarm_us[rank as usize], time) != time {
+                self.at(time, Event::Tick { rank });
+            }
+        }
+    }
+
+    pub(super) fn arrival(&mut self, from: Rank, to: Rank) -> u64 {
+        let soonest = self.now_us + 20 + self.random.below(self.delay_us_max);
+        let last = self.last.entry((from, to)).or_default();
+        *last = soonest.max(*last);
+        *last
+    }
+
+    /// Ends a rank: killed, a random rest of what it sent on each link is lost.
+    pub(super) fn end(&mut self, rank: Rank, polite: bool) {
+        if polite {
+            self.boards[rank as usize].leave();
+            self.collect(rank);
+        }
+        self.ended[rank as usize] = Some(self.now_us);
+        for peer in neighbours(rank, self.n()) {
+            let mut time = self.arrival(rank, peer);
+            if !polite {
+                time = self.now_us + self.random.below(time - self.now_us + 1);
+                self.cuts.insert((rank, peer), time);
+            }
+            self.at(time, Event::Lost { at: peer, peer: rank });
+        }
+    }
+
+    pub(super) fn run(&mut self) {
+        while let Some(Reverse((time, _, event))) = self.events.pop() {
+            self.now_us = time;
+            let rank = match &event {
+                Event::Deliver { to, .. } => *to,
+                Event::Lost { at, .. } | Event::Report { at, .. } => *at,
+                Event::Kill { rank }
+                | Event::Leave { rank }
+                | Event::Freeze { rank }
+                | Event::Tick { rank } => *rank,
+            };
+            if self.ended[rank as usize].is_some() {
+                continue;
+            }
+            let now = self.local_ms(rank);
+            let board = &mut self.boards[rank as usize];
+            match event {
+                Event::Deliver { from, index, .. } => {
+                    if self.cuts.get(&(from, rank)).is_none_or(|cut| time < *cut) {
+                        board.receive(from, self.messages[index].clone(), now);
+                    }
+                }
+                Event::Lost { peer, .. } => board.neighbour_lost(peer, false, now),
+                Event::Report { index, .. } => board.local(self.reports[index].clone(), now),
+                Event::Tick { .. } => board.tick(now),
+                Event::Kill { .. } => self.end(rank, false),
+                Event::Leave { .. } => self.end(rank, true),
+                Event::Freeze { .. } => self.ended[rank as usize] = Some(time),
+            }
+            if self.ended[rank as usize].is_none() {
+                self.collect(rank);
+            }
+        }
+    }
+
+    /// All survivors hold one and the same verdict, reached in bounded time; returns it.
+    pub(super) fn agreed(&self) -> Error {
+        let survivors = (0..self.boards.len()).filter(|&r| self.ended[r].is_none());
+        let mut verdict: Option<&Error> = None;
+        for rank in survivors {
+            let mine = self.boards[rank].verdict();
+            let mine = mine.unwrap_or_else(|| panic!("rank {rank} has no verdict"));
+            let first = *verdict.get_or_insert(mine);
+            assert_eq!(first, mine, "rank {rank} disagrees");
+            let done_us = self.done_us[rank].expect("a verdict has a time");
+            assert!(done_us < 900_000, "rank {rank} needed {done_us} us");
+        }
+        verdict.expect("at least one survivor").clone()
+    }
+}

@@ -1,0 +1,347 @@
+//! From the collected facts to the one error: which failure explains the others, who is at fault,
+//! and the words for it.
+//!
+//! *Invariant*: a pure function of the set of facts, so the text never mentions the local rank,
+//! and ranks with the same facts return equal errors.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::evidence::{Class, Evidence};
+use super::message::{Report, Weight};
+use super::signature::Signature;
+use crate::error::{Error, ErrorKind, OperationName};
+use crate::plan::types::Rank;
+
+/// Ranks a text names one by one.
+const NAMED_MAX: usize = 8;
+
+/// Ranks an error carries as culprits.
+const CULPRITS_MAX: usize = 64;
+
+/// The error these facts amount to; `None` when nobody reported a failure.
+pub(super) fn decide(evidence: &Evidence) -> Option<(Weight, Error)> {
+    let (class, sequence) = evidence.top()?;
+    let finding = match class {
+        Class::Death => death(evidence),
+        Class::Mismatch => mismatch(evidence, sequence?),
+        Class::Left => left(evidence),
+        Class::Aborted => aborted(evidence),
+        Class::LinkBroken => link_broken(evidence),
+        Class::Deadline => deadline(evidence, sequence?),
+    };
+    let weight = Weight {
+        priority: class as u8,
+        sequence: sequence.unwrap_or(u64::MAX),
+        rank: finding.culprits.first().copied().unwrap_or(Rank::MAX),
+        facts: Reverse(evidence.facts()),
+    };
+    let culprits = finding.culprits.iter().take(CULPRITS_MAX);
+    let culprits = culprits.filter_map(|&r| evidence.identities.get(r as usize).cloned());
+    let error = Error::new(finding.kind, finding.text).with_culprits(culprits.collect());
+    Some((
+        weight,
+        match finding.operation {
+            Some(operation) => error.with_operation(operation),
+            None => error,
+        },
+    ))
+}
+
+/// What a class of failure comes to.
+struct Finding {
+    kind: ErrorKind,
+    text: String,
+    /// In increasing order.
+    culprits: Vec<Rank>,
+    operation: Option<OperationName>,
+}
+
+fn death(evidence: &Evidence) -> Finding {
+    let reports = evidence.of_class(Class::Death).map(|(_, report)| report);
+    let (mut died, mut panicked) = (BTreeSet::new(), BTreeSet::new());
+    for report in reports {
+        match report {
+            Report::Panicked { rank } => panicked.insert(*rank),
+            Report::PeerDied { rank } => died.insert(*rank),
+            _ => false,
+        };
+    }
+    died.retain(|rank| !panicked.contains(rank));
+    let mut parts = Vec::new();
+    if !died.is_empty() {
+        let whose = if died.len() == 1 { "its" } else { "their" };
+        parts.push(format!(
+            "{} died ({whose} control connections ended without a goodbye)",
+            names(evidence, &died)
+        ));
+    }
+    if !panicked.is_empty() {
+        parts.push(format!("{} panicked", names(evidence, &panicked)));
+    }
+    let operation = operation_in_progress(evidence);
+    let text = format!(
+        "{} {}; look at the output of that process and at its host's kernel log",
+        parts.join(" and "),
+        during(operation.as_ref())
+    );
+    let culprits = died.union(&panicked).copied().collect();
+    Finding { kind: ErrorKind::Remote, text, culprits, operation }
+}
+
+fn mismatch(evidence: &Evidence, sequence: u64) -> Finding {
+    let mut groups: BTreeMap<Signature, BTreeSet<Rank>> = BTreeMap::new();
+    let mut outside = BTreeSet::new();
+    for rank in evidence.ranks() {
+        if let Some(call) = evidence.called(rank, sequence) {
+            groups.entry(*call).or_default().insert(rank);
+        } else if evidence.state_of(rank).is_some_and(|s| !s.has_entered(sequence)) {
+            outside.insert(rank);
+        }
+    }
+    // The majority is right; of equal groups, the one with the lowest rank.
+    let reference = groups
+        .iter()
+        .max_by_key(|(_, ranks)| (ranks.len(), Reverse(ranks.first().copied())))
+        .map(|(call, ranks)| (*call, ranks.len()));
+    let mut culprits = BTreeSet::new();
+    let mut parts = Vec::new();
+    if let Some((right, followers)) = reference.filter(|_| groups.len() > 1) {
+        for (call, ranks) in groups.iter().filter(|(call, _)| **call != right) {
+            let difference = call.difference(&right);
+            parts.push(format!("{} called {} ({difference})", names(evidence, ranks), call.call()));
+            culprits.extend(ranks);
+        }
+        let others = if followers == 1 { "other rank" } else { "other ranks" };
+        parts.push(format!("{followers} {others} called {}", right.call()));
+    } else {
+        // One of the two calls is no longer (or not yet) known: name the pair that met.
+        for (origin, report) in evidence.of_class(Class::Mismatch) {
+            if let Report::Mismatch { sequence: s, with } = report
+                && *s == sequence
+                && culprits.is_empty()
+            {
+                culprits.extend([origin, *with]);
+                parts.push(format!("{} called different things", names(evidence, &culprits)));
+            }
+        }
+    }
+    if !outside.is_empty() {
+        parts.push(format!("{} not entered it", have(evidence, &outside)));
+    }
+    Finding {
+        kind: ErrorKind::InvalidUsage,
+        text: format!(
+            "call mismatch at operation {sequence}: {}; \
+             make every rank issue the same calls in the same order",
+            parts.join(", ")
+        ),
+        culprits: culprits.into_iter().collect(),
+        operation: reference.map(|(call, _)| call.operation()),
+    }
+}
+
+fn left(evidence: &Evidence) -> Finding {
+    let reports = evidence.of_class(Class::Left);
+    let ranks: BTreeSet<_> = reports.filter_map(|(_, report)| report.subject()).collect();
+    let operation = operation_in_progress(evidence);
+    let text = format!(
+        "{} left the communicator while others wait for it {}; \
+         let every rank finish its operations before it closes the communicator",
+        names(evidence, &ranks),
+        during(operation.as_ref())
+    );
+    let culprits = ranks.into_iter().collect();
+    Finding { kind: ErrorKind::InvalidUsage, text, culprits, operation }
+}
+
+fn aborted(evidence: &Evidence) -> Finding {
+    let first = evidence.of_class(Class::Aborted).find_map(|(_, report)| match report {
+        Report::Aborted { rank, reason } => Some((*rank, reason.as_str())),
+        _ => None,
+    });
+    let (rank, reason) = first.unwrap_or_default();
+    let operation = operation_in_progress(evidence);
+    let who = names(evidence, &BTreeSet::from([rank]));
+    Finding {
+        kind: ErrorKind::Remote,
+        text: format!("{who} aborted the communicator {}: {reason}", during(operation.as_ref())),
+        culprits: vec![rank],
+        operation,
+    }
+}
+
+fn link_broken(evidence: &Evidence) -> Finding {
+    let mut links: BTreeMap<(Rank, Rank), (Rank, &str)> = BTreeMap::new();
+    for (origin, report) in evidence.of_class(Class::LinkBroken) {
+        let (peer, cause) = match report {
+            Report::LinkBroken { peer, cause } => (*peer, cause.as_str()),
+            Report::PeerDied { rank } => (*rank, "the control connection ended"),
+            _ => continue,
+        };
+        links.entry((origin.min(peer), origin.max(peer))).or_insert((origin, cause));
+    }
+    let more = links.len().saturating_sub(1);
+    let ((low, high), (seen_by, cause)) = links.into_iter().next().unwrap_or_default();
+    let operation = operation_in_progress(evidence);
+    let ends = BTreeSet::from([low, high]);
+    let others = match more {
+        0 => String::new(),
+        1 => "; 1 other connection broke too".to_owned(),
+        _ => format!("; {more} other connections broke too"),
+    };
+    Finding {
+        kind: ErrorKind::Remote,
+        text: format!(
+            "the connection between {} broke {}: {cause} (seen by rank {seen_by}){others}; \
+             look at the network between these hosts",
+            names(evidence, &ends),
+            during(operation.as_ref())
+        ),
+        culprits: ends.into_iter().collect(),
+        operation,
+    }
+}
+
+fn deadline(evidence: &Evidence, sequence: u64) -> Finding {
+    let waited = evidence.of_class(Class::Deadline).find_map(|(origin, report)| match report {
+        Report::Deadline { sequence: s, waited_ms, .. } if *s == sequence => {
+            Some((origin, *waited_ms))
+        }
+        _ => None,
+    });
+    let (reporter, waited_ms) = waited.unwrap_or_default();
+    let call = evidence.ranks().find_map(|rank| evidence.called(rank, sequence));
+    let name = call.map_or_else(|| format!("operation {sequence}"), |c| c.operation().to_string());
+
+    let (mut silent, mut outside, mut gone) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for rank in evidence.ranks() {
+        match evidence.state_of(rank) {
+            None if evidence.gone.contains(&rank) => gone.insert(rank),
+            None => silent.insert(rank),
+            Some(state) => !state.has_entered(sequence) && outside.insert(rank),
+        };
+    }
+    let mut parts = Vec::new();
+    if !outside.is_empty() {
+        parts.push(format!("{} not entered it", have(evidence, &outside)));
+    }
+    if !silent.is_empty() {
+        let verb = if silent.len() == 1 { "does" } else { "do" };
+        parts.push(format!("{} {verb} not answer", names(evidence, &silent)));
+    }
+    if !gone.is_empty() {
+        parts.push(format!("{} left the communicator", have(evidence, &gone)));
+    }
+    let mut culprits: BTreeSet<Rank> = silent;
+    culprits.extend(outside);
+    culprits.extend(gone);
+    if culprits.is_empty() {
+        let (awaited, text) = awaited(evidence, sequence);
+        parts.push(text);
+        culprits = awaited;
+    }
+    Finding {
+        kind: ErrorKind::Timeout,
+        text: format!(
+            "{name} passed its deadline (rank {reporter} waited {waited_ms} ms): {}",
+            parts.join(", and ")
+        ),
+        culprits: culprits.into_iter().collect(),
+        operation: call.map(Signature::operation),
+    }
+}
+
+/// Whom the ranks inside operation `sequence` wait for in the end, where all have entered it.
+fn awaited(evidence: &Evidence, sequence: u64) -> (BTreeSet<Rank>, String) {
+    let edges: BTreeMap<Rank, Rank> = evidence
+        .ranks()
+        .filter_map(|rank| {
+            let state = evidence.state_of(rank)?;
+            let inside = state.current().is_some_and(|s| s.sequence == sequence);
+            state.waiting_on.filter(|_| inside).map(|on| (rank, on))
+        })
+        .collect();
+    let (mut sinks, mut circle) = (BTreeSet::new(), BTreeSet::new());
+    for &start in edges.keys() {
+        let mut seen = BTreeSet::new();
+        let mut at = start;
+        while seen.insert(at) {
+            let Some(&next) = edges.get(&at) else { break };
+            at = next;
+        }
+        if edges.contains_key(&at) {
+            // `at` was met twice, so it lies on a circle.
+            let mut on = at;
+            while circle.insert(on) {
+                on = edges[&on];
+            }
+        } else {
+            sinks.insert(at);
+        }
+    }
+    let mut parts = Vec::new();
+    for &sink in sinks.iter().take(NAMED_MAX) {
+        let waiters: Vec<_> =
+            edges.iter().filter(|(_, on)| **on == sink).map(|(r, _)| *r).collect();
+        let longest = waiters.iter().filter_map(|&r| evidence.state_of(r)).map(|s| s.waiting_ms);
+        let longest = longest.max().unwrap_or_default();
+        let done = evidence.state_of(sink).is_some_and(|s| s.completed > sequence);
+        let who = names(evidence, &BTreeSet::from([sink]));
+        let many = waiters.len() > 1;
+        let (ranks, wait) = if many { ("ranks", "wait") } else { ("rank", "waits") };
+        let waiters = list(waiters.iter().map(ToString::to_string), waiters.len());
+        let waiting = format!("{ranks} {waiters} {wait} for it since {longest} ms");
+        parts.push(if done {
+            format!("{who} has completed it, but {waiting}: look at the link between them")
+        } else {
+            format!("{who} is inside it and waits for nobody, while {waiting}")
+        });
+    }
+    if !circle.is_empty() {
+        parts.push(format!("{} wait for each other", names(evidence, &circle)));
+    }
+    if parts.is_empty() {
+        parts.push("all ranks have entered it, and none says whom it waits for".to_owned());
+    }
+    sinks.extend(circle);
+    (sinks, parts.join(", "))
+}
+
+/// The earliest operation that some rank is inside of.
+fn operation_in_progress(evidence: &Evidence) -> Option<OperationName> {
+    let states = evidence.ranks().filter_map(|rank| evidence.state_of(rank));
+    let current = states.filter_map(|state| state.current());
+    current.min_by_key(|s| (s.sequence, **s)).map(Signature::operation)
+}
+
+fn during(operation: Option<&OperationName>) -> String {
+    operation.map_or_else(|| "between operations".to_owned(), |o| format!("during {o}"))
+}
+
+/// `rank 1 (host a, pid 12), rank 2 (host b, pid 7) and 5 more`.
+fn names(evidence: &Evidence, ranks: &BTreeSet<Rank>) -> String {
+    let known = ranks.iter().map(|&r| match evidence.identities.get(r as usize) {
+        Some(identity) => identity.to_string(),
+        None => format!("rank {r}"),
+    });
+    list(known, ranks.len())
+}
+
+fn have(evidence: &Evidence, ranks: &BTreeSet<Rank>) -> String {
+    let verb = if ranks.len() == 1 { "has" } else { "have" };
+    format!("{} {verb}", names(evidence, ranks))
+}
+
+/// `a`, `a and b`, `a, b and c`, `a, b, … and 5 more`.
+fn list(words: impl Iterator<Item = String>, count: usize) -> String {
+    let mut words: Vec<_> = words.take(NAMED_MAX).collect();
+    if count > words.len() {
+        words.push(format!("{} more", count - words.len()));
+    }
+    match words.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, rest)) => format!("{} and {last}", rest.join(", ")),
+        None => String::new(),
+    }
+}

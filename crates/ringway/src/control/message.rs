@@ -1,0 +1,303 @@
+//! What neighbours say to each other, and how it is written: one JSON object per frame.
+//!
+//! A frame's length and authenticity are the link's matter (see
+//! [`ControlLink`](super::ControlLink)). *Invariant*: decoding never panics and never takes more
+//! than [`MESSAGE_BYTES_MAX`]; whether the ranks inside exist is checked by the board.
+
+use std::cmp::Reverse;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error as ThisError;
+
+use super::journal::RankState;
+use super::signature::Signature;
+use crate::error::Error;
+use crate::plan::types::Rank;
+
+/// The longest message, encoded.
+pub const MESSAGE_BYTES_MAX: usize = 64 * 1024;
+
+/// The longest free text inside a report; the rest is cut off.
+const TEXT_BYTES_MAX: usize = 512;
+
+/// Something a rank noticed that ends the communicator.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Report {
+    /// The control connection to a neighbour ended without a goodbye.
+    PeerDied {
+        /// The neighbour.
+        rank: Rank,
+    },
+    /// A rank unwinds out of the communicator.
+    Panicked {
+        /// The rank that says so of itself.
+        rank: Rank,
+    },
+    /// The reporter saw a peer's signature differ from its own.
+    Mismatch {
+        /// The operation.
+        sequence: u64,
+        /// The peer.
+        with: Rank,
+    },
+    /// The reporter waits for a rank that has said goodbye.
+    Left {
+        /// The rank that left.
+        rank: Rank,
+    },
+    /// The user gave up.
+    Aborted {
+        /// The rank whose user did.
+        rank: Rank,
+        /// Why, in the user's words.
+        reason: String,
+    },
+    /// A data connection of the reporter failed.
+    LinkBroken {
+        /// Its other end.
+        peer: Rank,
+        /// What the transport said.
+        cause: String,
+    },
+    /// The deadline of the reporter's operation passed.
+    Deadline {
+        /// The operation.
+        sequence: u64,
+        /// How long the reporter was inside it.
+        waited_ms: u64,
+        /// Whom it waited for.
+        waiting_on: Option<Rank>,
+    },
+    /// The reporter was said to have died, and lives: only a connection to it ended.
+    Alive {
+        /// The reporter.
+        rank: Rank,
+    },
+}
+
+impl Report {
+    /// The operation the report is about.
+    #[must_use]
+    pub fn sequence(&self) -> Option<u64> {
+        match self {
+            Self::Mismatch { sequence, .. } | Self::Deadline { sequence, .. } => Some(*sequence),
+            _ => None,
+        }
+    }
+
+    /// What makes two reports of one origin the same report: its kind and its subject.
+    pub(super) fn key(&self) -> (u8, u64) {
+        match self {
+            Self::PeerDied { rank } => (0, u64::from(*rank)),
+            Self::Panicked { rank } => (1, u64::from(*rank)),
+            Self::Mismatch { sequence, .. } => (2, *sequence),
+            Self::Left { rank } => (3, u64::from(*rank)),
+            Self::Aborted { rank, .. } => (4, u64::from(*rank)),
+            Self::LinkBroken { peer, .. } => (5, u64::from(*peer)),
+            Self::Deadline { sequence, .. } => (6, *sequence),
+            Self::Alive { rank } => (7, u64::from(*rank)),
+        }
+    }
+
+    /// The rank the report is about, besides its origin.
+    pub(super) fn subject(&self) -> Option<Rank> {
+        match self {
+            Self::PeerDied { rank }
+            | Self::Panicked { rank }
+            | Self::Left { rank }
+            | Self::Aborted { rank, .. }
+            | Self::Alive { rank } => Some(*rank),
+            Self::Mismatch { with, .. } => Some(*with),
+            Self::LinkBroken { peer, .. } => Some(*peer),
+            Self::Deadline { waiting_on, .. } => *waiting_on,
+        }
+    }
+
+    /// The report with its free text cut to a bounded length.
+    #[must_use]
+    pub(super) fn shortened(mut self) -> Self {
+        if let Self::Aborted { reason: text, .. } | Self::LinkBroken { cause: text, .. } = &mut self
+        {
+            text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+        }
+        self
+    }
+}
+
+/// What decides between two verdicts; the smaller one wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Weight {
+    /// Class of the error: a death before a mismatch before … before a deadline.
+    pub priority: u8,
+    /// The operation; the largest number where the error is about none.
+    pub sequence: u64,
+    /// The lowest rank at fault.
+    pub rank: Rank,
+    /// How many facts it was decided from; more is better.
+    pub facts: Reverse<u32>,
+}
+
+/// A verdict somebody came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Proposal {
+    /// Who decided it.
+    pub decided_by: Rank,
+    /// How it compares with others.
+    pub weight: Weight,
+    /// Whether some rank has already given it to its user; such a one beats all others.
+    pub latched: bool,
+    /// The error every rank is to return.
+    pub error: Error,
+}
+
+/// One message between neighbours. All are flooded: a rank that learns something new passes it on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Message {
+    /// `origin` noticed something.
+    Report {
+        /// Who noticed.
+        origin: Rank,
+        /// What.
+        report: Report,
+    },
+    /// Where a rank stood when it heard of the error.
+    State {
+        /// Which rank.
+        rank: Rank,
+        /// The operation others ask about.
+        about: Option<u64>,
+        /// Where it stood.
+        state: RankState,
+        /// What it called as operation `about`, if it has entered it and remembers.
+        called: Option<Signature>,
+    },
+    /// Somebody came to a verdict.
+    Verdict(Box<Proposal>),
+    /// `rank` holds the verdict of `decided_by` to be the best it knows.
+    Accept {
+        /// Who accepts.
+        rank: Rank,
+        /// Whose verdict.
+        decided_by: Rank,
+    },
+    /// `rank` leaves in good order.
+    Goodbye {
+        /// Who leaves.
+        rank: Rank,
+    },
+}
+
+/// A message that cannot be read or written.
+#[derive(Debug, ThisError)]
+#[non_exhaustive]
+pub enum MessageError {
+    /// Too long for a control message.
+    #[error("a control message of {bytes} bytes is longer than {MESSAGE_BYTES_MAX}")]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
+    /// Not a control message of this version.
+    #[error("not a control message: {0}")]
+    Malformed(#[from] serde_json::Error),
+}
+
+impl Message {
+    /// The bytes of the message.
+    ///
+    /// # Errors
+    /// When it is longer than [`MESSAGE_BYTES_MAX`].
+    pub fn encode(&self) -> Result<Vec<u8>, MessageError> {
+        let bytes = serde_json::to_vec(self)?;
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            return Err(MessageError::TooLong { bytes: bytes.len() });
+        }
+        Ok(bytes)
+    }
+
+    /// The message in `bytes`.
+    ///
+    /// # Errors
+    /// When it is too long or no message.
+    pub fn decode(bytes: &[u8]) -> Result<Self, MessageError> {
+        if bytes.len() > MESSAGE_BYTES_MAX {
+            return Err(MessageError::TooLong { bytes: bytes.len() });
+        }
+        Ok(serde_json::from_slice(bytes)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::control::signature::tests::all_reduce;
+    use crate::error::ErrorKind;
+
+    fn samples() -> Vec<Message> {
+        let state = RankState {
+            entered: Some(all_reduce(4, 9)),
+            completed: 4,
+            waiting_on: Some(2),
+            waiting_ms: 31,
+        };
+        let broken = Report::LinkBroken { peer: 1, cause: "reset \u{1f4a5} \"by\" peer".into() };
+        let weight = Weight { priority: 1, sequence: u64::MAX, rank: 3, facts: Reverse(9) };
+        let error = Error::new(ErrorKind::Remote, "rank 3 died");
+        let proposal = Proposal { decided_by: 0, weight, latched: true, error };
+        vec![
+            Message::Report { origin: 3, report: broken },
+            Message::Report {
+                origin: 3,
+                report: Report::Deadline { sequence: 4, waited_ms: 5, waiting_on: None },
+            },
+            Message::State { rank: 1, about: Some(4), state, called: None },
+            Message::Verdict(Box::new(proposal)),
+            Message::Accept { rank: 1, decided_by: 0 },
+            Message::Goodbye { rank: 5 },
+        ]
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for message in samples() {
+            let bytes = message.encode().unwrap();
+            assert!(bytes.len() < 512, "{}", String::from_utf8_lossy(&bytes));
+            assert_eq!(Message::decode(&bytes).unwrap(), message);
+        }
+    }
+
+    #[test]
+    fn long_ones_are_refused_and_texts_cut() {
+        let long = Report::Aborted { rank: 0, reason: "\u{e9}".repeat(MESSAGE_BYTES_MAX) };
+        let message = Message::Report { origin: 0, report: long.clone() };
+        assert!(matches!(message.encode(), Err(MessageError::TooLong { .. })));
+        let spaces = vec![b' '; MESSAGE_BYTES_MAX + 1];
+        assert!(matches!(Message::decode(&spaces), Err(MessageError::TooLong { .. })));
+        let Report::Aborted { reason, .. } = long.shortened() else { panic!() };
+        assert_eq!(reason.len(), TEXT_BYTES_MAX);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Message::decode(&bytes);
+        }
+
+        #[test]
+        fn damaged_messages_are_read_without_panic(
+            which in 0usize..6, at in 0usize..512, byte: u8, cut in 0usize..512,
+        ) {
+            let mut bytes = samples()[which].encode().unwrap();
+            let length = bytes.len();
+            bytes[at % length] = byte;
+            bytes.truncate(cut.max(1));
+            let _ = Message::decode(&bytes);
+        }
+    }
+}

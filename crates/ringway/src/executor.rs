@@ -1,0 +1,65 @@
+//! The host executor: runs plans on CPU memory.
+//!
+//! An [`Execution`] is one plan on one set of buffers; it is a state machine that is polled and
+//! never blocks. The world it runs in is a [`Fabric`]: the links of a communicator in production, a
+//! model with delays, deaths and partitions in the simulator.
+//!
+//! **Invariant:** the executor takes no decision that is not in the plan, allocates nothing while it
+//! runs, and reads no clock.
+
+mod execution;
+mod links;
+
+pub(crate) use execution::{Buffers, Execution, Part, Prepared};
+pub(crate) use links::Links;
+
+use crate::plan::plan::Flag;
+use crate::plan::types::Rank;
+use crate::transport::{Area, Context, PutRequest, Trouble};
+
+/// The world an [`Execution`] runs in.
+pub(crate) trait Fabric {
+    /// Whether this rank may write the memory of `peer`, or show it its own, in the operation
+    /// about to run.
+    fn may_touch(&mut self, peer: Rank, sequence: u64) -> bool;
+
+    /// Goes on with a put. `true` when its source may be reused.
+    fn put(
+        &mut self,
+        peer: Rank,
+        request: &PutRequest,
+        cursor: &mut usize,
+    ) -> Result<bool, Trouble>;
+
+    /// Raises a counter. `false`: try again.
+    fn signal(
+        &mut self,
+        peer: Rank,
+        context: Context,
+        lane: usize,
+        flag: Flag,
+    ) -> Result<bool, Trouble>;
+
+    /// Whether `peer` has raised `flag` `count` times in this operation, `at` a context and lane.
+    fn reached(
+        &mut self,
+        peer: Rank,
+        at: (Context, usize),
+        flag: Flag,
+        count: u32,
+    ) -> Result<bool, Trouble>;
+
+    /// The scratch of `peer`, where it is mapped.
+    fn window(&self, peer: Rank) -> Option<Area>;
+}
+
+/// What a poll achieved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// All lanes are at their end.
+    Done,
+    /// At least one step was finished; one of the waits is for this rank.
+    Moved(Rank),
+    /// Nothing could move; one of the waits is for this rank.
+    Blocked(Rank),
+}

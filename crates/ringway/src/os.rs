@@ -1,0 +1,132 @@
+//! The few operating-system calls that rustix lacks, each wrapped safely.
+//!
+//! *Invariant:* nothing here decides anything; a function copies what the kernel says into owned
+//! values and returns.
+
+#![allow(
+    unsafe_code,
+    reason = "getifaddrs hands out a C list, and inherited descriptors are plain numbers"
+)]
+
+use std::ffi::CStr;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::ptr;
+
+/// One address of one network interface that is up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct InterfaceAddress {
+    /// Name of the interface, `eth0`.
+    pub(crate) name: String,
+    /// The address.
+    pub(crate) address: IpAddr,
+    /// Scope of a link-local IPv6 address; 0 otherwise.
+    pub(crate) scope_id: u32,
+    /// Whether the interface is the loopback.
+    pub(crate) loopback: bool,
+}
+
+/// The list `getifaddrs` allocated, freed when dropped.
+struct InterfaceList(*mut libc::ifaddrs);
+
+impl Drop for InterfaceList {
+    fn drop(&mut self) {
+        // SAFETY:
+        // - the pointer came from a successful `getifaddrs`, which nobody else frees;
+        // - no reference into the list outlives this owner.
+        unsafe { libc::freeifaddrs(self.0) }
+    }
+}
+
+/// Every IPv4 and IPv6 address of every interface that is up, in the kernel's order.
+pub(crate) fn interface_addresses() -> io::Result<Vec<InterfaceAddress>> {
+    let mut head: *mut libc::ifaddrs = ptr::null_mut();
+    // SAFETY: `head` is a valid place for the one pointer the call writes.
+    let code = unsafe { libc::getifaddrs(&raw mut head) };
+    if code != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let list = InterfaceList(head);
+    let mut found = Vec::new();
+    let mut at = list.0;
+    while !at.is_null() {
+        // SAFETY:
+        // - `at` is an entry of the list that `list` keeps alive;
+        // - the structure is copied; the pointers inside stay valid as long as `list` lives.
+        let entry = unsafe { ptr::read(at) };
+        at = entry.ifa_next;
+        if entry.ifa_addr.is_null() || entry.ifa_name.is_null() {
+            continue;
+        }
+        if entry.ifa_flags & libc::IFF_UP.unsigned_abs() == 0 {
+            continue;
+        }
+        let Some((address, scope_id)) = address_of(entry.ifa_addr) else {
+            continue;
+        };
+        // SAFETY: `ifa_name` is a NUL-terminated string owned by the list, alive here.
+        let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+        found.push(InterfaceAddress {
+            name: name.to_string_lossy().into_owned(),
+            address,
+            scope_id,
+            loopback: entry.ifa_flags & libc::IFF_LOOPBACK.unsigned_abs() != 0,
+        });
+    }
+    Ok(found)
+}
+
+/// Reads an IPv4 or IPv6 socket address; other families are `None`.
+fn address_of(socket_address: *const libc::sockaddr) -> Option<(IpAddr, u32)> {
+    // SAFETY: the caller passes a non-null address of a live `getifaddrs` entry, and every
+    // socket address starts with its family.
+    let family = unsafe { (*socket_address).sa_family };
+    match i32::from(family) {
+        libc::AF_INET => {
+            // SAFETY: family AF_INET means that the storage is a `sockaddr_in`; the copy needs no
+            // alignment.
+            let v4 = unsafe { ptr::read_unaligned(socket_address.cast::<libc::sockaddr_in>()) };
+            Some((Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr)).into(), 0))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: family AF_INET6 means that the storage is a `sockaddr_in6`; the copy needs
+            // no alignment.
+            let v6 = unsafe { ptr::read_unaligned(socket_address.cast::<libc::sockaddr_in6>()) };
+            Some((Ipv6Addr::from(v6.sin6_addr.s6_addr).into(), v6.sin6_scope_id))
+        }
+        _ => None,
+    }
+}
+
+/// A duplicate of a descriptor that a launcher left open for this process under a number.
+///
+/// The number itself stays open and is not owned by ringway.
+pub(crate) fn duplicate_inherited(number: RawFd) -> io::Result<OwnedFd> {
+    if number < 0 {
+        return Err(io::Error::from(io::ErrorKind::InvalidInput));
+    }
+    // SAFETY:
+    // - the number is not -1;
+    // - the borrow ends in this function, and the only use is `fcntl(F_DUPFD_CLOEXEC)`, which
+    //   answers EBADF when the number is not an open descriptor.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    Ok(rustix::io::fcntl_dupfd_cloexec(borrowed, 3)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loopback_is_listed() {
+        let all = interface_addresses().unwrap();
+        assert!(all.iter().any(|one| one.loopback && one.address.is_loopback()), "{all:?}");
+    }
+
+    #[test]
+    fn a_closed_number_is_an_error() {
+        assert!(duplicate_inherited(-1).is_err());
+        assert!(duplicate_inherited(1_000_000).is_err());
+    }
+}

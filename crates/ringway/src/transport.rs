@@ -1,0 +1,169 @@
+//! Transports: how bytes and signals reach a peer.
+//!
+//! A [`Link`] is one end of the connection between two ranks of a communicator. Every transport
+//! must give:
+//!
+//! * `begin` / `end`: an operation starts and ends; puts of a later operation wait for its `begin`;
+//! * `put`: write to the peer's scratch or output, then perhaps raise a counter there;
+//! * `signal` and `reached`: raise a counter at the peer, look at one of ours;
+//! * `window`: the peer's scratch, where the transport maps it;
+//! * `may_touch`: whether the peer is done with the scratch that an operation is about to use;
+//! * `poll` and `interest`: move bytes in the background, and say what to sleep on;
+//! * `description`: what was chosen and why.
+//!
+//! **Invariant:** nothing above this module knows which transport is in use, and no transport imports
+//! another, the executor or the planner. What arrives from a peer is checked (sequence, tag,
+//! bounds) before a byte of it is stored.
+
+pub(crate) mod shm;
+pub(crate) mod tcp;
+
+use std::os::fd::BorrowedFd;
+
+use rustix::event::PollFlags;
+
+use crate::plan::plan::{Flag, Landing};
+use crate::plan::types::Rank;
+
+/// The independent sequences of operations on a link.
+///
+/// Collectives are numbered over the communicator. Messages are numbered per pair and direction;
+/// what the sender calls `Send` the receiver calls `Receive`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Context {
+    Collective = 0,
+    Send = 1,
+    Receive = 2,
+}
+
+impl Context {
+    pub(crate) const ALL: [Self; 3] = [Self::Collective, Self::Send, Self::Receive];
+
+    /// What the peer calls this context.
+    pub(crate) fn at_peer(self) -> Self {
+        match self {
+            Self::Collective => Self::Collective,
+            Self::Send => Self::Receive,
+            Self::Receive => Self::Send,
+        }
+    }
+}
+
+/// What makes two ranks' calls one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OperationTag {
+    /// Position in the context's sequence.
+    pub(crate) sequence: u64,
+    /// Hash of the call's signature.
+    pub(crate) tag: u32,
+}
+
+/// A piece of this process's memory that peers may write during an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Area {
+    pub(crate) address: *mut u8,
+    pub(crate) bytes: usize,
+}
+
+// SAFETY: an `Area` is an address and a length; whoever dereferences it proves its right to.
+#[allow(unsafe_code, reason = "the address crosses threads with the engine that owns it")]
+unsafe impl Send for Area {}
+
+impl Area {
+    /// The address of `bytes` bytes at `offset`, or `None` if they are outside.
+    pub(crate) fn at(&self, offset: u64, bytes: u64) -> Option<*mut u8> {
+        let end = offset.checked_add(bytes)?;
+        (end <= self.bytes as u64)
+            .then(|| self.address.wrapping_add(usize::try_from(offset).unwrap_or(usize::MAX)))
+    }
+}
+
+/// What a link must know of an operation.
+#[derive(Clone, Debug)]
+pub(crate) struct Beginning {
+    pub(crate) tag: OperationTag,
+    /// Where puts may land here.
+    pub(crate) scratch: Area,
+    /// Where puts may land here.
+    pub(crate) outputs: Vec<Area>,
+    /// Where the operation's scratch begins in the peer's window.
+    pub(crate) remote_scratch: u64,
+}
+
+/// A put: a step of a lane, with its source resolved to an address.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PutRequest {
+    pub(crate) context: Context,
+    pub(crate) lane: usize,
+    pub(crate) source: *const u8,
+    pub(crate) bytes: usize,
+    pub(crate) target: Landing,
+    pub(crate) signal: Option<Flag>,
+}
+
+/// What can go wrong on a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// The peer is in the same operation with another call.
+    Mismatch { peer: Rank },
+    /// The connection is gone or spoke nonsense.
+    Broken { peer: Rank, cause: String },
+}
+
+/// What a link is, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkDescription {
+    /// The peer.
+    pub peer: Rank,
+    /// `SHM` or `NET/Socket`, as operators grep for it.
+    pub transport: &'static str,
+    /// Addresses or names of the two ends.
+    pub detail: String,
+    /// Why this transport, and why not a better one.
+    pub reason: String,
+}
+
+/// One end of the connection to a peer. See the module's text.
+pub(crate) trait Link: Send + std::fmt::Debug {
+    /// An operation of `context` starts here: what was put for it may land now.
+    fn begin(&mut self, context: Context, beginning: &Beginning);
+
+    /// The operation is over; `received` lists how often each flag was raised here.
+    fn end(&mut self, context: Context, received: &[(Flag, u32)]);
+
+    /// Goes on with a put, from byte `cursor` of it. `true` when its source may be reused.
+    fn put(&mut self, request: &PutRequest, cursor: &mut usize) -> Result<bool, Trouble>;
+
+    /// Raises a counter at the peer. `false`: try again.
+    fn signal(&mut self, context: Context, lane: usize, flag: Flag) -> Result<bool, Trouble>;
+
+    /// Whether the peer has raised `flag` `count` times in this operation.
+    fn reached(
+        &mut self,
+        context: Context,
+        lane: usize,
+        flag: Flag,
+        count: u32,
+    ) -> Result<bool, Trouble>;
+
+    /// The peer's scratch, where it is mapped.
+    fn window(&self) -> Option<Area> {
+        None
+    }
+
+    /// Whether the peer has completed all collectives before `sequence`, or need not have.
+    fn may_touch(&mut self, sequence: u64) -> bool;
+
+    /// Moves what can be moved without being asked. `true` if something moved.
+    fn poll(&mut self) -> Result<bool, Trouble>;
+
+    /// Looks whether the peer is in operation `tag` with another call (the slow path of a wait
+    /// that stands for long), and tells the peer what this rank is in.
+    fn compare(&mut self, context: Context, tag: OperationTag) -> Result<(), Trouble>;
+
+    /// What to sleep on, besides the communicator's doorbell.
+    fn interest<'a>(&'a self, wanted: &mut Vec<(BorrowedFd<'a>, PollFlags)>);
+
+    /// What this link is and why.
+    fn description(&self) -> &LinkDescription;
+}

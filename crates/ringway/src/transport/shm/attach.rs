@@ -1,0 +1,228 @@
+//! How co-located ranks find each other's segments.
+//!
+//! Co-location is tried, never guessed: every rank listens on a Unix socket whose name follows from
+//! the communicator, peers with the same boot id connect, prove that they know the job's key, and
+//! are passed the segment's memfd and the bell's eventfd. Who does not get through that far is not
+//! co-located, with the reason kept.
+
+use std::io::{IoSlice, IoSliceMut, Read, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use hmac::{Hmac, KeyInit, Mac};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
+use sha2::Sha256;
+
+use super::{Bell, Layout, Segment};
+use crate::error::{Error, Result};
+use crate::plan::types::Rank;
+
+/// How long one attachment may take: both sides are up when it is tried.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A peer's segment, mapped.
+#[derive(Debug)]
+pub(crate) struct Attached {
+    pub(crate) peer: Rank,
+    pub(crate) segment: Segment,
+    pub(crate) bell: Bell,
+}
+
+/// Why a peer's segment could not be mapped.
+#[derive(Clone, Debug)]
+pub(crate) struct Refused {
+    pub(crate) peer: Rank,
+    pub(crate) reason: String,
+}
+
+/// Who attaches to whom, and how they meet.
+#[derive(Debug)]
+pub(crate) struct Meeting<'a> {
+    pub(crate) rank: Rank,
+    pub(crate) communicator: u64,
+    pub(crate) key: &'a [u8],
+    /// A directory shared with peers in other network namespaces; without one the abstract
+    /// namespace is used, which leaves no file.
+    pub(crate) directory: Option<&'a Path>,
+}
+
+/// This rank's open door: serves its own segment while the peers attach.
+#[derive(Debug)]
+pub(crate) struct Door {
+    listener: UnixListener,
+    path: Option<PathBuf>,
+}
+
+impl Drop for Door {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn address(meeting: &Meeting<'_>, rank: Rank) -> std::io::Result<(SocketAddr, Option<PathBuf>)> {
+    let name = format!("ringway-{:016x}-{rank}", meeting.communicator);
+    match meeting.directory {
+        None => Ok((SocketAddr::from_abstract_name(name)?, None)),
+        Some(directory) => {
+            let path = directory.join(name);
+            Ok((SocketAddr::from_pathname(&path)?, Some(path)))
+        }
+    }
+}
+
+/// Opens this rank's door. Peers may come from now on.
+pub(crate) fn open_door(meeting: &Meeting<'_>) -> Result<Door> {
+    let fail = |e| Error::system("cannot listen for co-located ranks on a Unix socket", e);
+    let (address, path) = address(meeting, meeting.rank).map_err(fail)?;
+    let listener = UnixListener::bind_addr(&address).map_err(fail)?;
+    listener.set_nonblocking(true).map_err(fail)?;
+    Ok(Door { listener, path })
+}
+
+/// Attaches to every rank of `peers` while serving this rank's own segment to them. Returns when
+/// every peer has been tried and `finished` says that all of them have tried this rank.
+pub(crate) fn attach_all(
+    meeting: &Meeting<'_>,
+    door: Door,
+    (layout, descriptor, bell): (Layout, &OwnedFd, &Bell),
+    peers: &[Rank],
+    finished: impl FnOnce() -> Result<()>,
+) -> Result<(Vec<Attached>, Vec<Refused>)> {
+    let closing = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let server = scope.spawn(|| serve(meeting, &door, descriptor, bell, &closing));
+        let (mut attached, mut refused) = (Vec::new(), Vec::new());
+        for peer in peers {
+            match attach(meeting, *peer, layout) {
+                Ok(found) => attached.push(found),
+                Err(error) => refused.push(Refused { peer: *peer, reason: error.to_string() }),
+            }
+        }
+        let outcome = finished();
+        closing.store(true, Ordering::Release);
+        server.join().map_err(|_| Error::internal("the segment server panicked"))?;
+        outcome.map(|()| (attached, refused))
+    })
+}
+
+fn proof(meeting: &Meeting<'_>, from: Rank, to: Rank) -> [u8; 32] {
+    let mut mac = Hmac::<Sha256>::new_from_slice(meeting.key).expect("HMAC takes any key length");
+    mac.update(b"ringway shared memory");
+    for part in [meeting.communicator, u64::from(from), u64::from(to)] {
+        mac.update(&part.to_le_bytes());
+    }
+    mac.finalize().into_bytes().into()
+}
+
+fn serve(
+    meeting: &Meeting<'_>,
+    door: &Door,
+    descriptor: &OwnedFd,
+    bell: &Bell,
+    closing: &AtomicBool,
+) {
+    while !closing.load(Ordering::Acquire) {
+        let mut wanted = [rustix::event::PollFd::new(&door.listener, rustix::event::PollFlags::IN)];
+        let pause = rustix::time::Timespec { tv_sec: 0, tv_nsec: 2_000_000 };
+        let _ = rustix::event::poll(&mut wanted, Some(&pause));
+        while let Ok((mut stream, _)) = door.listener.accept() {
+            // A stranger, or a peer that gave up, is its own problem: nothing is owed to it.
+            let _ = admit(meeting, &mut stream, descriptor, bell);
+        }
+    }
+}
+
+/// Checks who is there, then passes the descriptors.
+fn admit(
+    meeting: &Meeting<'_>,
+    stream: &mut UnixStream,
+    descriptor: &OwnedFd,
+    bell: &Bell,
+) -> std::io::Result<()> {
+    stream.set_nonblocking(false)?;
+    stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+    stream.set_write_timeout(Some(Duration::from_millis(500)))?;
+    let mut hello = [0; 36];
+    stream.read_exact(&mut hello)?;
+    let (from, mac) = hello.split_at(4);
+    let from = Rank::from_le_bytes([from[0], from[1], from[2], from[3]]);
+    let mut expected =
+        Hmac::<Sha256>::new_from_slice(meeting.key).expect("HMAC takes any key length");
+    expected.update(b"ringway shared memory");
+    for part in [meeting.communicator, u64::from(from), u64::from(meeting.rank)] {
+        expected.update(&part.to_le_bytes());
+    }
+    if expected.verify_slice(mac).is_err() {
+        return Err(std::io::ErrorKind::PermissionDenied.into());
+    }
+    let answer = proof(meeting, meeting.rank, from);
+    let descriptors = [descriptor.as_fd(), bell.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
+    rustix::net::sendmsg(&*stream, &[IoSlice::new(&answer)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Maps the segment of `peer`.
+fn attach(meeting: &Meeting<'_>, peer: Rank, layout: Layout) -> Result<Attached> {
+    let fail = |what: &str, e: std::io::Error| Error::system(what, e);
+    let (address, _) = address(meeting, peer).map_err(|e| fail("bad socket name", e))?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut stream = loop {
+        match UnixStream::connect_addr(&address) {
+            Ok(stream) => break stream,
+            // The peer's queue is full for a moment: many ranks attach at once.
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Err(e) => {
+                return Err(fail(
+                    "its Unix socket is not reachable from here (another network namespace? set RINGWAY_SHM_DIR to a shared directory)",
+                    e,
+                ));
+            }
+        }
+    };
+    stream.set_read_timeout(Some(PATIENCE)).map_err(|e| fail("socket option", e))?;
+    let mut hello = [0; 36];
+    hello[..4].copy_from_slice(&meeting.rank.to_le_bytes());
+    hello[4..].copy_from_slice(&proof(meeting, meeting.rank, peer));
+    stream.write_all(&hello).map_err(|e| fail("cannot greet it", e))?;
+    let mut answer = [0; 32];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    rustix::net::recvmsg(
+        &stream,
+        &mut [IoSliceMut::new(&mut answer)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )
+    .map_err(|e| fail("it passed no memory", e.into()))?;
+    if answer != proof(meeting, peer, meeting.rank) {
+        return Err(Error::usage("whoever answered does not know the job's key"));
+    }
+    let mut descriptors: Vec<OwnedFd> = ancillary
+        .drain()
+        .filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+            _ => None,
+        })
+        .flatten()
+        .collect();
+    let (Some(bell), Some(memory)) = (descriptors.pop(), descriptors.pop()) else {
+        return Err(Error::system("it passed no memory", "too few descriptors (raise ulimit -n)"));
+    };
+    let segment = Segment::open(&memory, layout)?;
+    Ok(Attached { peer, segment, bell: Bell::from_descriptor(bell) })
+}

@@ -1,0 +1,172 @@
+//! The two protocols that ranks speak through shared words: counters and the sleeper's bell.
+//!
+//! Both are plain functions over atomics, so that loom can run them (`loom` tests below) exactly
+//! as production does.
+
+use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+
+/// Writes a counter: `count` signals so far, the last of them in the operation with this tag.
+///
+/// # Memory ordering
+/// Release; its partner is the acquire load in [`read`]: whoever sees this count also sees
+/// everything the signaller wrote before.
+pub(crate) fn publish(word: &AtomicU64, tag: u32, count: u32) {
+    word.store(u64::from(tag) << 32 | u64::from(count), Ordering::Release);
+}
+
+/// Reads a counter as `(tag, count)`. See [`publish`].
+pub(crate) fn read(word: &AtomicU64) -> (u32, u32) {
+    let value = word.load(Ordering::Acquire);
+    #[expect(clippy::cast_possible_truncation, reason = "the two halves of the word")]
+    ((value >> 32) as u32, value as u32)
+}
+
+/// Whether `count` signals have come since `base`; counters wrap around.
+pub(crate) fn reached(count: u32, base: u32, wanted: u32) -> bool {
+    count.wrapping_sub(base).wrapping_sub(wanted) < u32::MAX / 2
+}
+
+/// Says that this rank is about to sleep. It must look at every counter once more after this
+/// call, and sleep only if nothing has come.
+///
+/// # Memory ordering
+/// The fence stands between the store here and the look that follows; its partner is the fence
+/// in [`must_ring`] between the signaller's counter and its look at this word. One of the two
+/// sees the other: either the sleeper sees the signal, or the signaller sees the sleeper.
+pub(crate) fn lie_down(sleeping: &AtomicU32) {
+    sleeping.store(1, Ordering::Relaxed);
+    fence(Ordering::SeqCst);
+}
+
+/// Says that this rank is awake again.
+pub(crate) fn get_up(sleeping: &AtomicU32) {
+    sleeping.store(0, Ordering::Relaxed);
+}
+
+/// After a signal: whether the peer sleeps and this rank is the one to ring its bell.
+/// See [`lie_down`].
+pub(crate) fn must_ring(sleeping: &AtomicU32) -> bool {
+    fence(Ordering::SeqCst);
+    sleeping.load(Ordering::Relaxed) != 0 && sleeping.swap(0, Ordering::Relaxed) != 0
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counters_wrap_around() {
+        assert!(reached(5, 3, 2));
+        assert!(!reached(5, 3, 3));
+        assert!(reached(2, u32::MAX - 1, 4));
+        assert!(!reached(u32::MAX, u32::MAX - 1, 2));
+        assert!(reached(7, 3, 0));
+    }
+
+    #[test]
+    fn a_word_holds_tag_and_count() {
+        let word = AtomicU64::new(0);
+        publish(&word, 0xdead_beef, 0xffff_fffe);
+        assert_eq!(read(&word), (0xdead_beef, 0xffff_fffe));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::cell::UnsafeCell;
+    use loom::sync::{Arc, Condvar, Mutex};
+    use loom::thread;
+
+    struct Shared {
+        payload: UnsafeCell<u32>,
+        word: AtomicU64,
+        sleeping: AtomicU32,
+        bell: Mutex<bool>,
+        rung: Condvar,
+    }
+
+    // SAFETY: loom's cell checks every access; that is what the test is for.
+    #[expect(unsafe_code, reason = "loom's cell checks every access")]
+    unsafe impl Sync for Shared {}
+
+    fn shared() -> Arc<Shared> {
+        Arc::new(Shared {
+            payload: UnsafeCell::new(0),
+            word: AtomicU64::new(0),
+            sleeping: AtomicU32::new(0),
+            bell: Mutex::new(false),
+            rung: Condvar::new(),
+        })
+    }
+
+    fn put_and_signal(shared: &Shared, value: u32, count: u32) {
+        // SAFETY: loom checks that nobody else touches the payload meanwhile.
+        #[expect(unsafe_code, reason = "loom's cell checks every access")]
+        shared.payload.with_mut(|payload| unsafe { *payload = value });
+        publish(&shared.word, 7, count);
+        if must_ring(&shared.sleeping) {
+            *shared.bell.lock().unwrap() = true;
+            shared.rung.notify_one();
+        }
+    }
+
+    fn wait_sleeping(shared: &Shared, count: u32) {
+        loop {
+            if reached(read(&shared.word).1, 0, count) {
+                return;
+            }
+            lie_down(&shared.sleeping);
+            if reached(read(&shared.word).1, 0, count) {
+                get_up(&shared.sleeping);
+                return;
+            }
+            let mut rung = shared.bell.lock().unwrap();
+            while !*rung {
+                rung = shared.rung.wait(rung).unwrap();
+            }
+            *rung = false;
+            get_up(&shared.sleeping);
+        }
+    }
+
+    #[test]
+    fn loom_signal_carries_the_payload_and_wakes_the_sleeper() {
+        loom::model(|| {
+            let shared = shared();
+            let other = Arc::clone(&shared);
+            let signaller = thread::spawn(move || put_and_signal(&other, 42, 1));
+            wait_sleeping(&shared, 1);
+            // SAFETY: the signal has been seen; loom checks that this orders the access.
+            #[expect(unsafe_code, reason = "loom's cell checks every access")]
+            let seen = shared.payload.with(|payload| unsafe { *payload });
+            assert_eq!(seen, 42);
+            signaller.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn loom_slot_is_reused_only_after_its_credit() {
+        loom::model(|| {
+            let shared = shared();
+            let credit = Arc::new(AtomicU64::new(0));
+            let (other, granted) = (Arc::clone(&shared), Arc::clone(&credit));
+            let sender = thread::spawn(move || {
+                put_and_signal(&other, 1, 1);
+                while !reached(read(&granted).1, 0, 1) {
+                    thread::yield_now();
+                }
+                put_and_signal(&other, 2, 2);
+            });
+            for round in 1..=2 {
+                wait_sleeping(&shared, round);
+                // SAFETY: the signal has been seen; loom checks that this orders the access.
+                #[expect(unsafe_code, reason = "loom's cell checks every access")]
+                let seen = shared.payload.with(|payload| unsafe { *payload });
+                assert_eq!(seen, round);
+                publish(&credit, 7, round);
+            }
+            sender.join().unwrap();
+        });
+    }
+}

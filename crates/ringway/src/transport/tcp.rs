@@ -1,0 +1,244 @@
+//! TCP: several connections to a peer, one per group of lanes.
+//!
+//! A lane always uses the same connection (lane modulo connections), so what it sends arrives in
+//! order. Puts land straight in the buffers they are for; what belongs to an operation that this
+//! rank has not entered yet stays in the socket, so the sender is held back by the kernel and no
+//! staging is needed.
+
+mod connection;
+pub(crate) mod frame;
+
+use std::net::TcpStream;
+use std::os::fd::BorrowedFd;
+
+use rustix::event::PollFlags;
+
+use super::{Beginning, Context, Link, LinkDescription, OperationTag, PutRequest, Trouble};
+use crate::plan::plan::{FLAGS_MAX, Flag, Landing, Region};
+use crate::plan::types::Rank;
+use connection::Connection;
+use frame::{Header, Kind};
+
+/// What a link knows of the operation it is in, per context.
+#[derive(Debug)]
+struct Current {
+    beginning: Option<Beginning>,
+    raised: Box<[u32; FLAGS_MAX]>,
+    announced: bool,
+}
+
+/// The end of a TCP connection.
+#[derive(Debug)]
+pub(crate) struct TcpLink {
+    peer: Rank,
+    connections: Vec<Connection>,
+    contexts: [Current; 3],
+    description: LinkDescription,
+}
+
+impl TcpLink {
+    /// A link over authenticated connections, in the same order on both sides.
+    pub(crate) fn new(
+        peer: Rank,
+        streams: Vec<TcpStream>,
+        description: LinkDescription,
+    ) -> std::io::Result<Self> {
+        let connections = streams.into_iter().map(Connection::new).collect::<Result<_, _>>()?;
+        let blank =
+            || Current { beginning: None, raised: Box::new([0; FLAGS_MAX]), announced: false };
+        Ok(Self { peer, connections, contexts: [blank(), blank(), blank()], description })
+    }
+
+    fn connection(&self, lane: usize) -> usize {
+        lane % self.connections.len()
+    }
+
+    fn header(&self, kind: Kind, context: Context, flag: Option<Flag>) -> Header {
+        let tag = self.contexts[context as usize]
+            .beginning
+            .as_ref()
+            .map_or(OperationTag { sequence: u64::MAX, tag: 0 }, |beginning| beginning.tag);
+        let target = Landing { region: Region::Scratch, offset: 0 };
+        Header { kind, context, tag, flag, target, bytes: 0 }
+    }
+
+    fn broken(&self, cause: impl std::fmt::Display) -> Trouble {
+        Trouble::Broken { peer: self.peer, cause: cause.to_string() }
+    }
+
+    /// Reads what one connection has.
+    fn receive(&mut self, index: usize) -> Result<bool, Trouble> {
+        let Self { connections, contexts, peer, .. } = self;
+        let peer = *peer;
+        connections[index].receive(&mut Operations(contexts)).map_err(|failure| match failure {
+            connection::Failure::Mismatch => Trouble::Mismatch { peer },
+            connection::Failure::Broken(cause) => Trouble::Broken { peer, cause },
+        })
+    }
+}
+
+/// The operations of a link, as its connections see them.
+struct Operations<'a>(&'a mut [Current; 3]);
+
+impl connection::Receiver for Operations<'_> {
+    fn admit(&self, header: &Header) -> Result<connection::Admission, connection::Failure> {
+        admit(self.0, header)
+    }
+
+    /// A frame is complete: its signal counts.
+    fn land(&mut self, header: &Header) {
+        if let Some(flag) = header.flag {
+            let raised = &mut self.0[header.context.at_peer() as usize].raised[usize::from(flag)];
+            *raised = raised.saturating_add(1);
+        }
+    }
+}
+
+/// What to do with a frame, by its header.
+fn admit(
+    contexts: &[Current; 3],
+    header: &Header,
+) -> Result<connection::Admission, connection::Failure> {
+    use connection::{Admission, Failure};
+    let current = &contexts[header.context.at_peer() as usize];
+    let Some(beginning) = &current.beginning else {
+        return Ok(if header.kind == Kind::Announce { Admission::Skip } else { Admission::Hold });
+    };
+    if header.tag.sequence == beginning.tag.sequence {
+        if header.tag.tag != beginning.tag.tag {
+            return Err(Failure::Mismatch);
+        }
+    } else if header.kind == Kind::Announce {
+        return Ok(Admission::Skip);
+    } else if header.tag.sequence > beginning.tag.sequence {
+        return Ok(Admission::Hold);
+    } else {
+        return Err(Failure::Broken(format!(
+            "a frame of operation {} arrived during operation {}",
+            header.tag.sequence, beginning.tag.sequence
+        )));
+    }
+    if header.kind != Kind::Put || header.bytes == 0 {
+        return Ok(if header.kind == Kind::Announce { Admission::Skip } else { Admission::Done });
+    }
+    let area = match header.target.region {
+        Region::Output(index) => beginning.outputs.get(usize::from(index)).copied(),
+        _ => Some(beginning.scratch),
+    };
+    area.and_then(|area| area.at(header.target.offset, header.bytes))
+        .map(Admission::Payload)
+        .ok_or_else(|| {
+            Failure::Broken(format!(
+                "a put of {} bytes at {} lies outside the {:?} it is for",
+                header.bytes, header.target.offset, header.target.region
+            ))
+        })
+}
+
+impl Link for TcpLink {
+    fn begin(&mut self, context: Context, beginning: &Beginning) {
+        let current = &mut self.contexts[context as usize];
+        current.beginning = Some(beginning.clone());
+        current.raised.fill(0);
+        current.announced = false;
+        for connection in &mut self.connections {
+            connection.resume();
+        }
+    }
+
+    fn end(&mut self, context: Context, _received: &[(Flag, u32)]) {
+        self.contexts[context as usize].beginning = None;
+    }
+
+    fn put(&mut self, request: &PutRequest, cursor: &mut usize) -> Result<bool, Trouble> {
+        let mut header = self.header(Kind::Put, request.context, request.signal);
+        header.target = request.target;
+        header.bytes = request.bytes as u64;
+        let index = self.connection(request.lane);
+        let outcome = self.connections[index].put(
+            (request.context, request.lane),
+            &header,
+            (request.source, request.bytes),
+            cursor,
+        );
+        outcome.map_err(|e| self.broken(e))
+    }
+
+    fn signal(&mut self, context: Context, lane: usize, flag: Flag) -> Result<bool, Trouble> {
+        let header = self.header(Kind::Signal, context, Some(flag));
+        let index = self.connection(lane);
+        self.connections[index].queue(&header).map_err(|e| self.broken(e))
+    }
+
+    fn reached(
+        &mut self,
+        context: Context,
+        lane: usize,
+        flag: Flag,
+        count: u32,
+    ) -> Result<bool, Trouble> {
+        if self.contexts[context as usize].raised[usize::from(flag)] >= count {
+            return Ok(true);
+        }
+        let index = self.connection(lane);
+        self.receive(index)?;
+        let reached = self.contexts[context as usize].raised[usize::from(flag)] >= count;
+        match self.connections[index].ended() {
+            Some(cause) if !reached => Err(self.broken(cause)),
+            _ => Ok(reached),
+        }
+    }
+
+    fn may_touch(&mut self, _sequence: u64) -> bool {
+        true // the peer reads nothing of an operation it has not entered
+    }
+
+    fn poll(&mut self) -> Result<bool, Trouble> {
+        let mut moved = false;
+        for index in 0..self.connections.len() {
+            moved |= self.receive(index)?;
+            if self.connections[index].ended().is_none() {
+                moved |= self.connections[index].flush().map_err(|e| self.broken(e))?;
+            }
+        }
+        Ok(moved)
+    }
+
+    fn compare(&mut self, context: Context, tag: OperationTag) -> Result<(), Trouble> {
+        let current = &mut self.contexts[context as usize];
+        let entered = current.beginning.as_ref().is_some_and(|beginning| beginning.tag == tag);
+        if !std::mem::replace(&mut current.announced, true) && self.connections[0].ended().is_none()
+        {
+            let mut header = self.header(Kind::Announce, context, None);
+            header.tag = tag;
+            self.connections[0].queue(&header).map_err(|e| self.broken(e))?;
+        }
+        if entered {
+            return self.poll().map(|_| ());
+        }
+        // This rank's plan expects nothing of the peer: only look.
+        for connection in &mut self.connections {
+            if let Some(header) = connection
+                .peek()
+                .map_err(|e| Trouble::Broken { peer: self.peer, cause: e.to_string() })?
+            {
+                let same =
+                    header.context.at_peer() == context && header.tag.sequence == tag.sequence;
+                if same && header.tag.tag != tag.tag {
+                    return Err(Trouble::Mismatch { peer: self.peer });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn interest<'a>(&'a self, wanted: &mut Vec<(BorrowedFd<'a>, PollFlags)>) {
+        for connection in &self.connections {
+            connection.interest(wanted);
+        }
+    }
+
+    fn description(&self) -> &LinkDescription {
+        &self.description
+    }
+}

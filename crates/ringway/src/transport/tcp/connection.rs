@@ -1,0 +1,345 @@
+//! One non-blocking connection: frames out, frames in.
+
+#![allow(unsafe_code, reason = "payloads are received into and sent from raw buffers")]
+
+use std::io::{self, ErrorKind, IoSlice};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::event::PollFlags;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
+
+use super::super::Context;
+use super::frame::{HEADER_BYTES, Header};
+
+/// Bytes read ahead: several small frames in one system call.
+const AHEAD: usize = 64 << 10;
+
+/// Payloads of at least this many missing bytes are received in place, without reading ahead.
+const IN_PLACE: usize = 16 << 10;
+
+/// Signals queued behind a put, at most; more wait in their lanes.
+const QUEUE_MOST: usize = 64 << 10;
+
+/// Bytes received in one go before the lanes get their turn.
+const FAIR: usize = 4 << 20;
+
+/// What to do with a frame.
+#[derive(Debug)]
+pub(super) enum Admission {
+    /// Store its payload at this address, which has room for all of it.
+    Payload(*mut u8),
+    /// It has no payload; it counts.
+    Done,
+    /// Forget it.
+    Skip,
+    /// Not yet: it is for a later operation. Stop reading.
+    Hold,
+}
+
+/// Why reading cannot go on.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// The frame is for this operation, of another call.
+    Mismatch,
+    /// The connection is of no use any more.
+    Broken(String),
+}
+
+/// Who frames are for.
+pub(super) trait Receiver {
+    /// What to do with a frame.
+    fn admit(&self, header: &Header) -> Result<Admission, Failure>;
+    /// A frame has arrived completely.
+    fn land(&mut self, header: &Header);
+}
+
+/// A payload that is arriving.
+#[derive(Debug)]
+struct Arriving {
+    header: Header,
+    address: *mut u8,
+    missing: usize,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Connection {
+    stream: TcpStream,
+    ahead: Box<[u8]>,
+    /// Read ahead and not used yet: `ahead[start..end]`.
+    start: usize,
+    end: usize,
+    arriving: Option<Arriving>,
+    held: bool,
+    /// The lane whose put is half sent.
+    sending: Option<(Context, usize)>,
+    /// Frames without payload that wait to be sent.
+    queue: Vec<u8>,
+    /// Why nothing more will arrive. No trouble in itself: a peer that has everything it needs
+    /// may leave before this rank is done with the others.
+    ended: Option<String>,
+}
+
+// SAFETY: `arriving` holds an address inside the buffers of the operation that is being run; the
+// connection is used by one thread at a time, the one that runs that operation.
+unsafe impl Send for Connection {}
+
+impl Connection {
+    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        Ok(Self {
+            stream,
+            ahead: vec![0; AHEAD].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            arriving: None,
+            held: false,
+            sending: None,
+            queue: Vec::with_capacity(1024),
+            ended: None,
+        })
+    }
+
+    /// Why nothing more will arrive, if so.
+    pub(super) fn ended(&self) -> Option<&str> {
+        self.ended.as_deref()
+    }
+
+    /// A new operation has begun: frames that were held may be for it.
+    pub(super) fn resume(&mut self) {
+        self.held = false;
+    }
+
+    pub(super) fn interest<'a>(&'a self, wanted: &mut Vec<(BorrowedFd<'a>, PollFlags)>) {
+        let mut flags = PollFlags::empty();
+        if !self.held && self.ended.is_none() {
+            flags |= PollFlags::IN;
+        }
+        if self.sending.is_some() || !self.queue.is_empty() {
+            flags |= PollFlags::OUT;
+        }
+        if !flags.is_empty() {
+            wanted.push((self.stream.as_fd(), flags));
+        }
+    }
+
+    /// Goes on with a put; `cursor` counts header and payload bytes. `true` when all is out.
+    pub(super) fn put(
+        &mut self,
+        owner: (Context, usize),
+        header: &Header,
+        (source, bytes): (*const u8, usize),
+        cursor: &mut usize,
+    ) -> io::Result<bool> {
+        if self.sending.is_some_and(|sending| sending != owner) {
+            return Ok(false);
+        }
+        let encoded = header.encode();
+        let whole = HEADER_BYTES + bytes;
+        while *cursor < whole {
+            let head = &encoded[(*cursor).min(HEADER_BYTES)..];
+            let skip = cursor.saturating_sub(HEADER_BYTES);
+            // SAFETY:
+            // * the source is a span of this rank's memory, resolved by the execution;
+            // * the plan lets nobody write it before the put is complete;
+            // * the slice ends with this loop's turn: the kernel copies from it.
+            let body =
+                unsafe { std::slice::from_raw_parts(source.wrapping_add(skip), bytes - skip) };
+            // A put never overtakes what was queued, and nothing is queued inside a put.
+            let queued = if *cursor == 0 { self.queue.len() } else { 0 };
+            let parts =
+                [IoSlice::new(&self.queue[..queued]), IoSlice::new(head), IoSlice::new(body)];
+            match send(&self.stream, &parts) {
+                Ok(0) => return Ok(false),
+                Ok(sent) => {
+                    let from_queue = sent.min(queued);
+                    self.queue.drain(..from_queue);
+                    *cursor += sent - from_queue;
+                    if *cursor > 0 {
+                        self.sending = Some(owner);
+                    }
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        self.sending = None;
+        Ok(true)
+    }
+
+    /// Sends a frame without payload, now or after what is before it. `false`: no room.
+    pub(super) fn queue(&mut self, header: &Header) -> io::Result<bool> {
+        if self.queue.len() >= QUEUE_MOST {
+            self.flush()?;
+            return Ok(false);
+        }
+        self.queue.extend_from_slice(&header.encode());
+        self.flush()?;
+        Ok(true)
+    }
+
+    /// Sends what is queued, as far as it goes. `true` if something went.
+    pub(super) fn flush(&mut self) -> io::Result<bool> {
+        if self.sending.is_some() || self.queue.is_empty() {
+            return Ok(false);
+        }
+        let sent = send(&self.stream, &[IoSlice::new(&self.queue)])?;
+        self.queue.drain(..sent);
+        Ok(sent > 0)
+    }
+
+    /// Reads and stores frames until there is nothing more, or one must be held.
+    pub(super) fn receive(&mut self, receiver: &mut impl Receiver) -> Result<bool, Failure> {
+        let mut budget = FAIR;
+        let mut moved = false;
+        while !self.held && budget > 0 && self.ended.is_none() {
+            if let Some(arriving) = &mut self.arriving {
+                let ready = arriving.missing.min(self.end - self.start);
+                if ready > 0 {
+                    let from = self.ahead[self.start..].as_ptr();
+                    // SAFETY:
+                    // * `admit` gave room for the whole payload, `missing` counts down from it;
+                    // * `ready` bytes stand in the read-ahead buffer.
+                    unsafe { std::ptr::copy_nonoverlapping(from, arriving.address, ready) };
+                    self.start += ready;
+                    arriving.take(ready);
+                }
+                if arriving.missing == 0 {
+                    receiver.land(&arriving.header);
+                    self.arriving = None;
+                    moved = true;
+                    continue;
+                }
+                if arriving.missing >= IN_PLACE {
+                    let got = match receive_in_place(&self.stream, arriving) {
+                        Arrival::Bytes(got) => got,
+                        Arrival::Nothing => break,
+                        Arrival::End(cause) => {
+                            self.ended = Some(cause);
+                            break;
+                        }
+                    };
+                    budget = budget.saturating_sub(got);
+                    moved = true;
+                    continue;
+                }
+            } else if let Some(header) = self.parse()? {
+                match receiver.admit(&header)? {
+                    Admission::Hold => {
+                        self.held = true;
+                        break;
+                    }
+                    admission => {
+                        self.start += HEADER_BYTES;
+                        self.take(header, &admission, receiver);
+                        moved = true;
+                        continue;
+                    }
+                }
+            }
+            let Some(got) = self.read_ahead() else { break };
+            budget = budget.saturating_sub(got);
+        }
+        Ok(moved)
+    }
+
+    fn take(&mut self, header: Header, admission: &Admission, receiver: &mut impl Receiver) {
+        match *admission {
+            Admission::Payload(address) => {
+                let missing = usize::try_from(header.bytes).expect("checked against an area");
+                self.arriving = Some(Arriving { header, address, missing });
+            }
+            Admission::Done => receiver.land(&header),
+            Admission::Skip | Admission::Hold => {}
+        }
+    }
+
+    /// The next header, if all of it is there.
+    fn parse(&self) -> Result<Option<Header>, Failure> {
+        match self.ahead[self.start..self.end].first_chunk::<HEADER_BYTES>() {
+            None => Ok(None),
+            Some(bytes) => Header::decode(bytes).map(Some).map_err(Failure::Broken),
+        }
+    }
+
+    /// The next header without acting on it.
+    pub(super) fn peek(&mut self) -> io::Result<Option<Header>> {
+        let invalid = |failure| match failure {
+            Failure::Broken(cause) => io::Error::new(ErrorKind::InvalidData, cause),
+            Failure::Mismatch => io::Error::from(ErrorKind::InvalidData),
+        };
+        if self.arriving.is_none() && self.parse().map_err(invalid)?.is_none() {
+            self.read_ahead();
+        }
+        if self.arriving.is_some() { Ok(None) } else { self.parse().map_err(invalid) }
+    }
+
+    /// Fills the read-ahead buffer. `None` when there is nothing to read now.
+    fn read_ahead(&mut self) -> Option<usize> {
+        if self.start > 0 {
+            self.ahead.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
+        let room = &mut self.ahead[self.end..];
+        match arrival(rustix::net::recv(&self.stream, room, RecvFlags::DONTWAIT).map(|got| got.0)) {
+            Arrival::Bytes(got) => {
+                self.end += got;
+                Some(got)
+            }
+            Arrival::Nothing => None,
+            Arrival::End(cause) => {
+                self.ended = Some(cause);
+                None
+            }
+        }
+    }
+}
+
+/// What a read brought.
+enum Arrival {
+    Bytes(usize),
+    Nothing,
+    End(String),
+}
+
+impl Arriving {
+    fn take(&mut self, bytes: usize) {
+        self.address = self.address.wrapping_add(bytes);
+        self.missing -= bytes;
+    }
+}
+
+fn receive_in_place(stream: &TcpStream, arriving: &mut Arriving) -> Arrival {
+    // SAFETY:
+    // * `admit` gave room for the whole payload, `missing` counts down from it;
+    // * the plan lets nobody else touch those bytes until the put has landed;
+    // * the slice lives for the system call only.
+    let room = unsafe { std::slice::from_raw_parts_mut(arriving.address, arriving.missing) };
+    let arrived = arrival(rustix::net::recv(stream, room, RecvFlags::DONTWAIT).map(|got| got.0));
+    if let Arrival::Bytes(got) = arrived {
+        arriving.take(got);
+    }
+    arrived
+}
+
+fn arrival(outcome: rustix::io::Result<usize>) -> Arrival {
+    match outcome {
+        Ok(0) => Arrival::End("the peer closed the connection".to_owned()),
+        Ok(got) => Arrival::Bytes(got),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Arrival::Nothing,
+        Err(e) => Arrival::End(e.to_string()),
+    }
+}
+
+/// Sends what the socket takes now; 0 when it takes nothing.
+fn send(stream: &TcpStream, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+    let mut none = SendAncillaryBuffer::default();
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    match rustix::net::sendmsg(stream, parts, &mut none, flags) {
+        Ok(sent) => Ok(sent),
+        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(0),
+        Err(e) => Err(e.into()),
+    }
+}
