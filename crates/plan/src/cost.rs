@@ -41,11 +41,11 @@ impl Default for Links {
     /// A present-day server with a 25 Gbit/s network over TCP.
     fn default() -> Self {
         Self {
-            shm: Link { latency_us: 0.3, overhead_us: 0.05, bandwidth_gbs: 8.0 },
+            shm: Link { latency_us: 0.3, overhead_us: 0.02, bandwidth_gbs: 8.0 },
             net: Link { latency_us: 10.0, overhead_us: 2.0, bandwidth_gbs: 3.0 },
             reduce_gbs: 10.0,
             copy_gbs: 12.0,
-            per_step_us: 0.03,
+            per_step_us: 0.02,
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::algorithm::Algorithm;
 use crate::build::{Context, Tuning};
 use crate::cost::{Links, World};
 use crate::problem::{Counts, Problem};
-use crate::sim;
+use crate::sim::{self, Times};
 use crate::types::Rank;
 
 /// What the planner may and must use. Equal on all ranks.
@@ -246,8 +246,8 @@ fn admit(
     Ok(())
 }
 
-/// Most ranks that are looked at to price a call.
-const RANKS_PRICED: usize = 64;
+/// Most steps that are looked at to price a call, where a few ranks do not tell enough.
+const STEPS_PRICED: usize = 60_000;
 
 /// Microseconds that `algorithm` would take.
 fn predict(
@@ -259,20 +259,25 @@ fn predict(
 ) -> f64 {
     let known = nominal(problem);
     let bytes = buffer_bytes(&known);
-    // Long calls are so many rounds of the same: two short ones tell what a round takes.
+    // Long calls are so many rounds of the same: two short ones tell what a round takes. Of few
+    // ranks they may be longer, so that each rank's share takes some rounds too.
     let ranks = u64::from(known.ranks);
-    let wide = ranks.min((4096 / ranks).max(1));
-    let long = 2 * tuning.slot_bytes * wide * u64::from(tuning.lanes);
+    let rounds = (64 / ranks).clamp(2, 2 * ranks);
+    let long = rounds * tuning.slot_bytes * u64::from(tuning.lanes);
     if bytes <= long {
-        return price(algorithm, &known, hosts, tuning, links);
+        return price(algorithm, &known, hosts, tuning, links).end_us;
     }
     let short = long / 2;
     let [a, b] = [short, long].map(|part| {
         let scaled = scale(&known, part, bytes);
-        let priced = price(algorithm, &scaled, hosts, tuning, links);
-        (to_f64(buffer_bytes(&scaled)), priced)
+        let times = price(algorithm, &scaled, hosts, tuning, links);
+        (to_f64(buffer_bytes(&scaled)), times)
     });
-    b.1 + (b.1 - a.1).max(0.0) * (to_f64(bytes) - b.0) / (b.0 - a.0).max(1.0)
+    // Short calls may leave links idle that long ones keep busy.
+    let more_us = [b.1.end_us - a.1.end_us, b.1.core_us - a.1.core_us, b.1.net_us - a.1.net_us]
+        .into_iter()
+        .fold(0.0, f64::max);
+    b.1.end_us + more_us * (to_f64(bytes) - b.0) / (b.0 - a.0).max(1.0)
 }
 
 /// The call with `part / whole` of its values.
@@ -298,7 +303,7 @@ fn price(
     hosts: &[u32],
     tuning: Tuning,
     links: &Links,
-) -> f64 {
+) -> Times {
     let build = |rank: Rank| algorithm.build(Context { problem, rank, hosts, tuning });
     let last = problem.ranks.saturating_sub(1);
     let mut seeds = vec![0, last];
@@ -314,8 +319,7 @@ fn price(
     seeds.sort_unstable();
     seeds.dedup();
     let world = World { hosts, data_type: problem.data_type };
-    let most = RANKS_PRICED.max(seeds.len());
-    sim::estimate(&seeds, world, links, &build, most)
+    sim::estimate(&seeds, world, links, &build, STEPS_PRICED)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a prediction is not exact to the byte")]

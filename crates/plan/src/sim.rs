@@ -24,36 +24,50 @@ pub fn simulate(plan: &Plan, links: &Links) -> f64 {
     let world = World { hosts: &plan.hosts, data_type: problem.data_type };
     let part = |rank: Rank| Cow::Borrowed(&plan.ranks[rank as usize]);
     let all: Vec<Rank> = (0..).zip(&plan.ranks).map(|(rank, _)| rank).collect();
-    Simulation::new(world, links, &part, all.len()).run(&all)
+    Simulation::new(world, links, &part, all.len()).run(&all).end_us
+}
+
+/// What came out of a simulation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    /// Until the last lane is done.
+    pub(crate) end_us: f64,
+    /// How long the busiest core was at work: no pipeline makes it less.
+    pub(crate) core_us: f64,
+    /// How long the busiest way into or out of a host was.
+    pub(crate) net_us: f64,
 }
 
 /// As one rank sees it in the mirror.
 pub(crate) fn mirrored(part: &RankPlan, world: World<'_>, rank: Rank, links: &Links) -> f64 {
     let one = |_| Cow::Borrowed(part);
-    Simulation::new(world, links, &one, 1).run(&[rank])
+    Simulation::new(world, links, &one, 1).run(&[rank]).end_us
 }
 
-/// As `seeds` see it in the mirror; where that shows nothing, as at most `most` ranks see it.
+/// As `seeds` see it in the mirror; where that shows nothing, as all ranks see it or, where that
+/// would take more than `most_steps` steps, as some do.
 pub(crate) fn estimate(
     seeds: &[Rank],
     world: World<'_>,
     links: &Links,
     part: &dyn Fn(Rank) -> RankPlan,
-    most: usize,
-) -> f64 {
+    most_steps: usize,
+) -> Times {
     let owned = |rank| Cow::Owned(part(rank));
-    let ranks = world.hosts.len();
-    if seeds.len() < ranks && ranks <= most {
-        let mut simulation = Simulation::new(world, links, &owned, ranks);
-        simulation.mirror_only = true;
-        let seen_us = simulation.run(seeds);
-        if seen_us.is_finite() {
-            return seen_us;
-        }
-        let all: Vec<Rank> = (0..).zip(world.hosts).map(|(rank, _)| rank).collect();
-        return Simulation::new(world, links, &owned, ranks).run(&all);
+    let all: Vec<Rank> = (0..).zip(world.hosts).map(|(rank, _)| rank).collect();
+    let mut first = Simulation::new(world, links, &owned, seeds.len());
+    first.mirror_only = true;
+    let (seen, steps) = first.run_counted(seeds);
+    if seen.end_us.is_finite() {
+        return seen;
     }
-    Simulation::new(world, links, &owned, most).run(seeds)
+    let each = steps / seeds.len().max(1) + 1;
+    let most = (most_steps / each).max(seeds.len() + 8);
+    if most >= all.len() {
+        Simulation::new(world, links, &owned, all.len()).run(&all)
+    } else {
+        Simulation::new(world, links, &owned, most).run(seeds)
+    }
 }
 
 struct Lane {
@@ -88,6 +102,8 @@ struct Simulation<'a> {
     raised: HashMap<Key, Vec<Raised>>,
     /// Lanes that stand, since when, and for how many signals.
     standing: BTreeMap<Key, (usize, f64, u32)>,
+    core_busy_us: HashMap<Rank, f64>,
+    net_busy_us: HashMap<(u32, bool), f64>,
     end_us: f64,
 }
 
@@ -111,11 +127,18 @@ impl<'a> Simulation<'a> {
             net_free_us: HashMap::new(),
             raised: HashMap::new(),
             standing: BTreeMap::new(),
+            core_busy_us: HashMap::new(),
+            net_busy_us: HashMap::new(),
             end_us: 0.0,
         }
     }
 
-    fn run(mut self, seeds: &[Rank]) -> f64 {
+    fn run(self, seeds: &[Rank]) -> Times {
+        self.run_counted(seeds).0
+    }
+
+    /// Also says how many steps there were, run or not.
+    fn run_counted(mut self, seeds: &[Rank]) -> (Times, usize) {
         for rank in seeds {
             self.call_in(*rank);
         }
@@ -138,7 +161,13 @@ impl<'a> Simulation<'a> {
                 self.release(key, 0.0);
             }
         }
-        if self.standing.is_empty() { self.end_us } else { f64::INFINITY }
+        let most = |busy: f64, one: &f64| busy.max(*one);
+        let times = Times {
+            end_us: if self.standing.is_empty() { self.end_us } else { f64::INFINITY },
+            core_us: self.core_busy_us.values().fold(0.0, most),
+            net_us: self.net_busy_us.values().fold(0.0, most),
+        };
+        (times, self.parts.values().map(|part| part.steps()).sum())
     }
 
     fn call_in(&mut self, rank: Rank) {
@@ -198,6 +227,7 @@ impl<'a> Simulation<'a> {
         let core_free_us = self.core_free_us.entry(rank).or_default();
         *core_free_us = core_free_us.max(now_us) + work_us;
         let done_us = *core_free_us;
+        *self.core_busy_us.entry(rank).or_default() += work_us;
         self.go_on(lane, done_us);
         match step {
             Step::Signal { peer, flag } => self.raise((rank, peer, flag), done_us, 0),
@@ -228,7 +258,11 @@ impl<'a> Simulation<'a> {
         *out = leaves_us + takes_us;
         let into = self.net_free_us.entry((to, false)).or_default();
         *into = into.max(leaves_us) + takes_us;
-        *into + link.latency_us
+        let seen_us = *into + link.latency_us;
+        for end in [(from, true), (to, false)] {
+            *self.net_busy_us.entry(end).or_default() += takes_us;
+        }
+        seen_us
     }
 
     fn raise(&mut self, key: Key, now_us: f64, bytes: u64) {

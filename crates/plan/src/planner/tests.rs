@@ -15,15 +15,33 @@ fn chosen(problem: &Problem, hosts: &[u32]) -> Algorithm {
 
 #[test]
 fn inside_a_host_one_shot_is_for_small_and_two_shot_for_large() {
-    for ranks in [2, 4, 8] {
+    for ranks in [4, 8] {
         let hosts = vec![0; ranks as usize];
         let at = |bytes| chosen(&call(Collective::AllReduce, ranks, bytes), &hosts);
         assert_eq!(at(8), Algorithm::OneShot, "{ranks} ranks");
-        if ranks > 2 {
-            assert_eq!(at(1 << 20), Algorithm::TwoShot, "{ranks} ranks");
-            assert_eq!(at(1 << 30), Algorithm::TwoShot, "{ranks} ranks");
-        }
+        assert_eq!(at(1 << 20), Algorithm::TwoShot, "{ranks} ranks");
+        assert_eq!(at(1 << 30), Algorithm::TwoShot, "{ranks} ranks");
     }
+}
+
+#[test]
+fn over_a_network_many_ranks_take_a_logarithm_of_steps_for_small_calls() {
+    let hosts: Vec<u32> = (0..64).collect();
+    let at = |collective, bytes| chosen(&call(collective, 64, bytes), &hosts);
+    assert_eq!(at(Collective::AllReduce, 8), Algorithm::RecursiveDoubling);
+    assert_eq!(at(Collective::Broadcast, 8), Algorithm::Tree);
+    assert_eq!(at(Collective::AllToAll, 4096), Algorithm::Bruck);
+    assert_eq!(at(Collective::Barrier, 0), Algorithm::Bruck);
+    assert_eq!(at(Collective::AllReduce, 1 << 20), Algorithm::HalvingDoubling);
+    assert_eq!(at(Collective::AllReduce, 256 << 20), Algorithm::Ring);
+}
+
+#[test]
+fn hosts_of_several_ranks_are_layered() {
+    let hosts: Vec<u32> = (0..16).map(|rank| rank / 8).collect();
+    let at = |collective, bytes| chosen(&call(collective, 16, bytes), &hosts);
+    assert_eq!(at(Collective::AllReduce, 64 << 20), Algorithm::Hierarchical);
+    assert_eq!(at(Collective::AllGather, 1 << 20), Algorithm::Hierarchical);
 }
 
 #[test]
