@@ -83,6 +83,9 @@ struct Running {
     prepared: Arc<Prepared>,
     context: Context,
     tag: OperationTag,
+    /// What the links are told once the gate is open. Not before: what a peer on another host
+    /// sends would land in scratch that a rank of this host may still read.
+    beginning: Option<Beginning>,
     done: bool,
 }
 
@@ -113,9 +116,6 @@ impl Engine {
         let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
         let beginning =
             Beginning { tag, scratch, outputs: buffers.outputs.clone(), remote_scratch: base };
-        for peer in &prepared.peers {
-            self.links.link(*peer).begin(Context::Collective, &beginning);
-        }
         // SAFETY: the caller's promise.
         let execution = unsafe {
             Execution::new(Arc::clone(prepared), buffers, parts, (Context::Collective, gate))
@@ -125,6 +125,7 @@ impl Engine {
             prepared: Arc::clone(prepared),
             context: Context::Collective,
             tag,
+            beginning: Some(beginning),
             done: false,
         };
         self.run(vec![running], started, deadline)?;
@@ -205,7 +206,7 @@ impl Engine {
         let execution = unsafe {
             Execution::new(Arc::clone(&prepared), buffers, vec![bytes], (context, Gate::default()))
         };
-        Running { execution, prepared, context, tag, done: false }
+        Running { execution, prepared, context, tag, beginning: None, done: false }
     }
 
     fn own_area(&self, base: u64, bytes: u64) -> Area {
@@ -334,6 +335,16 @@ impl Engine {
     ) -> std::result::Result<(bool, Option<Rank>), Trouble> {
         let (mut moved, mut blocked) = (false, None);
         for one in running.iter_mut().filter(|one| !one.done) {
+            if let Some(beginning) = one.beginning.take() {
+                if let Some(peer) = one.execution.gate(&mut self.links) {
+                    one.beginning = Some(beginning);
+                    blocked = Some(peer);
+                    continue;
+                }
+                for peer in &one.prepared.peers {
+                    self.links.link(*peer).begin(one.context, &beginning);
+                }
+            }
             match one.execution.poll(&mut self.links)? {
                 Progress::Done => {
                     one.done = true;

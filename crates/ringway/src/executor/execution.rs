@@ -136,15 +136,24 @@ impl Execution {
         Self { prepared, buffers, parts, context, gate, ready: 0, lanes, operands }
     }
 
-    /// Runs every lane as far as it goes.
-    pub(crate) fn poll(&mut self, fabric: &mut dyn Fabric) -> Result<Progress, Trouble> {
-        let prepared = Arc::clone(&self.prepared);
+    /// The rank that must leave earlier operations behind before this one may touch scratch;
+    /// none when the gate is open.
+    pub(crate) fn gate(&mut self, fabric: &mut dyn Fabric) -> Option<Rank> {
         while let Some(peer) = self.gate.ranks.get(self.ready) {
             if !fabric.has_completed(*peer, self.gate.operations) {
-                return Ok(Progress::Blocked(*peer));
+                return Some(*peer);
             }
             self.ready += 1;
         }
+        None
+    }
+
+    /// Runs every lane as far as it goes.
+    pub(crate) fn poll(&mut self, fabric: &mut dyn Fabric) -> Result<Progress, Trouble> {
+        if let Some(peer) = self.gate(fabric) {
+            return Ok(Progress::Blocked(peer));
+        }
+        let prepared = Arc::clone(&self.prepared);
         let (mut moved, mut blocked) = (false, None);
         for lane in 0..self.lanes.len() {
             let steps = &prepared.plan.lanes[lane];
