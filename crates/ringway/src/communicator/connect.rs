@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::engine::LEFT_AFTER;
 use crate::bootstrap::Session;
 use crate::bootstrap::auth::{self, Key, Purpose};
 use crate::bootstrap::gate::Rejections;
-use crate::control::{Acceptor, Health};
+use crate::control::{Acceptor, Health, Report};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::types::Rank;
 
@@ -40,9 +41,10 @@ impl Arrivals {
         health: &Health,
         deadline: Instant,
     ) -> Result<Option<Vec<TcpStream>>> {
+        let started = Instant::now();
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         while streams.get(&peer).is_none_or(|arrived| arrived.len() < count) {
-            if health.is_raised() {
+            if health.is_raised() || has_left(peer, health, started) {
                 return Ok(None);
             }
             if Instant::now() >= deadline {
@@ -124,6 +126,16 @@ impl Acceptor for Door {
     }
 }
 
+/// Reports a peer that has left, when it has been waited for since `started` for long enough that
+/// nothing of it can be under way any more. Whether it has.
+fn has_left(peer: Rank, health: &Health, started: Instant) -> bool {
+    let left = started.elapsed() > LEFT_AFTER && health.is_gone(peer);
+    if left {
+        health.report(Report::Left { rank: peer });
+    }
+    left
+}
+
 /// The `count` connections to `peer`, in the same order on both sides. `None` when the
 /// communicator has failed meanwhile.
 pub(crate) fn connect(
@@ -136,16 +148,17 @@ pub(crate) fn connect(
     if session.rank > peer {
         return arrivals.take(peer, usize::from(count), health, deadline);
     }
+    let started = Instant::now();
     let mut streams = Vec::with_capacity(usize::from(count));
     for connection in 0..count {
         loop {
-            let step = deadline.min(Instant::now() + Duration::from_millis(500));
+            let step = deadline.min(Instant::now() + Duration::from_millis(200));
             match session.dial(peer, Purpose::Data { connection }, 0, step) {
                 Ok((stream, _)) => {
                     streams.push(stream);
                     break;
                 }
-                Err(_) if health.is_raised() => return Ok(None),
+                Err(_) if health.is_raised() || has_left(peer, health, started) => return Ok(None),
                 Err(error) if Instant::now() >= deadline => return Err(error),
                 Err(_) => {}
             }

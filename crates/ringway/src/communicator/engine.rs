@@ -20,7 +20,7 @@ use crate::transport::{Area, Beginning, Context, LinkDescription, OperationTag, 
 const COMPARE_AFTER: Duration = Duration::from_millis(1);
 
 /// How long a wait for a rank that has left stands.
-const LEFT_AFTER: Duration = Duration::from_millis(100);
+pub(super) const LEFT_AFTER: Duration = Duration::from_millis(100);
 
 /// Everything an operation needs while it runs. One thread at a time.
 #[derive(Debug)]
@@ -409,9 +409,25 @@ impl Engine {
                 peer,
                 cause: "a send and the recv it meets have different sizes".to_owned(),
             },
+            (Trouble::Broken { peer, .. }, _) if self.says_goodbye(peer) => {
+                Report::Left { rank: peer }
+            }
             (Trouble::Broken { peer, cause }, _) => Report::LinkBroken { peer, cause },
         });
         self.verdict()
+    }
+
+    /// Whether a rank whose connection has ended is leaving: its goodbye takes another way, and
+    /// may come a moment later.
+    fn says_goodbye(&self, peer: Rank) -> bool {
+        let started = Instant::now();
+        while !self.health.is_gone(peer) {
+            if self.health.is_raised() || started.elapsed() > LEFT_AFTER {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
     }
 
     /// The error all ranks agree on.
