@@ -112,7 +112,7 @@ impl Engine {
         self.journal.begin(&signature);
         let tag = OperationTag { sequence: self.sequence, tag: signature.tag() };
         shm::announce(&self.own, tag);
-        self.connect(&prepared.peers, started + deadline)?;
+        self.connect(&prepared.peers, started, deadline)?;
         let bytes = prepared.plan.scratch_bytes;
         let (base, operations) = self.scratch.assign(&self.own, bytes, self.sequence);
         let gate = Gate { ranks: Arc::clone(&self.neighbours), operations };
@@ -160,7 +160,7 @@ impl Engine {
             }
             rest = later;
             let peers: Vec<Rank> = wave.iter().map(|part| part.peer).collect();
-            self.connect(&peers, started + deadline)?;
+            self.connect(&peers, started, deadline)?;
             let mut running = Vec::with_capacity(wave.len());
             for part in wave {
                 // SAFETY: the caller's promise.
@@ -219,17 +219,22 @@ impl Engine {
     }
 
     /// Makes the links that are missing.
-    fn connect(&mut self, peers: &[Rank], deadline: Instant) -> Result<()> {
+    fn connect(&mut self, peers: &[Rank], started: Instant, deadline: Duration) -> Result<()> {
         for peer in peers {
             if self.links.contains(*peer) {
                 continue;
             }
             let wanted = (*peer, self.connections);
+            let until = started + deadline;
             let found =
-                connect::connect(&self.session, &self.arrivals, wanted, &self.health, deadline);
+                connect::connect(&self.session, &self.arrivals, wanted, &self.health, until);
             let streams = match found {
                 Ok(Some(streams)) => streams,
                 Ok(None) => return Err(self.verdict()),
+                // The lower rank dials: it has not come.
+                Err(_) if *peer < self.session.rank => {
+                    return Err(self.late(*peer, started, &[]));
+                }
                 Err(error) => {
                     let cause = error.to_string();
                     self.health.report(Report::LinkBroken { peer: *peer, cause });
