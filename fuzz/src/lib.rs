@@ -14,11 +14,12 @@ use ringway::bootstrap::{PeerInfo, auth, pmi};
 use ringway::config::{Config, Environment};
 use ringway::control::{Board, Journal, Message, neighbours};
 use ringway::error::RankIdentity;
+use ringway_plan::json;
 
 pub use ringway::fuzzing::{control_connection, data_connection, unique_id};
 
 /// Every target by its name.
-pub const TARGETS: [(&str, fn(&[u8])); 8] = [
+pub const TARGETS: [(&str, fn(&[u8])); 9] = [
     ("config", config),
     ("control_connection", control_connection),
     ("control_message", control_message),
@@ -26,6 +27,7 @@ pub const TARGETS: [(&str, fn(&[u8])); 8] = [
     ("handshake", handshake),
     ("introduction", introduction),
     ("launcher", launcher),
+    ("plan_json", plan_json),
     ("unique_id", unique_id),
 ];
 
@@ -117,6 +119,15 @@ pub fn config(bytes: &[u8]) {
     }
 }
 
+/// A plan as text: what is read and proved is written and read again alike.
+pub fn plan_json(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Ok(plan) = json::read_verified(text) {
+        let again = json::from_json(&json::to_json(&plan)).expect("what was written can be read");
+        assert_eq!(again, plan);
+    }
+}
+
 /// `NAME=value` lines.
 fn variables(text: &str) -> BTreeMap<String, String> {
     let pairs = text.lines().filter_map(|line| line.split_once('='));
@@ -126,6 +137,23 @@ fn variables(text: &str) -> BTreeMap<String, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Seeds that are made, not kept: two small plans.
+    #[test]
+    #[ignore = "writes seeds/plan_json"]
+    fn write_plan_seeds() {
+        use ringway_plan::algorithm::Algorithm;
+        use ringway_plan::build::Tuning;
+        use ringway_plan::problem::Problem;
+        use ringway_plan::types::{Collective, DataType};
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("seeds/plan_json");
+        std::fs::create_dir_all(&folder).unwrap();
+        for (algorithm, hosts) in [(Algorithm::Ring, [0, 1]), (Algorithm::OneShot, [0, 0])] {
+            let problem = Problem::new(Collective::AllReduce, 2, 3, DataType::F32);
+            let plan = algorithm.plan(&problem, &hosts, Tuning::default());
+            std::fs::write(folder.join(algorithm.name()), json::to_json(&plan)).unwrap();
+        }
+    }
 
     /// A generator whose numbers stay the same.
     struct Random(u64);

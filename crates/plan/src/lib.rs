@@ -6,9 +6,14 @@
 #![forbid(unsafe_code)]
 
 pub mod build;
+pub mod cost;
+pub mod json;
 pub mod message;
 pub mod plan;
+pub mod planner;
 pub mod problem;
+pub mod prove;
+pub mod sim;
 pub mod types;
 pub mod verify;
 

@@ -10,7 +10,7 @@
 mod execution;
 mod links;
 
-pub(crate) use execution::{Buffers, Execution, Part, Prepared};
+pub(crate) use execution::{Buffers, Execution, Gate, Part, Prepared};
 pub(crate) use links::Links;
 
 use crate::plan::plan::Flag;
@@ -19,9 +19,8 @@ use crate::transport::{Area, Context, PutRequest, Trouble};
 
 /// The world an [`Execution`] runs in.
 pub(crate) trait Fabric {
-    /// Whether this rank may write the memory of `peer`, or show it its own, in the operation
-    /// about to run.
-    fn may_touch(&mut self, peer: Rank, sequence: u64) -> bool;
+    /// Whether `peer`, which maps memory with this rank, has completed so many collectives.
+    fn has_completed(&mut self, peer: Rank, operations: u64) -> bool;
 
     /// Goes on with a put. `true` when its source may be reused.
     fn put(

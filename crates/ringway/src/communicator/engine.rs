@@ -9,7 +9,7 @@ use super::idle::{Idle, Next, Patience};
 use crate::bootstrap::Session;
 use crate::control::{AGREEMENT_MS_MAX, Health, Journal, Report, Signature};
 use crate::error::{Error, Result};
-use crate::executor::{Buffers, Execution, Links, Part, Prepared, Progress};
+use crate::executor::{Buffers, Execution, Gate, Links, Part, Prepared, Progress};
 use crate::plan::types::Rank;
 use crate::sync::atomic::Ordering;
 use crate::transport::shm::{self, GENERATIONS, Segment};
@@ -33,6 +33,8 @@ pub(crate) struct Engine {
     pub(crate) journal: Arc<Journal>,
     pub(crate) patience: Patience,
     pub(crate) connections: u16,
+    /// The other ranks of this host.
+    pub(crate) neighbours: Arc<[Rank]>,
     /// Why each peer is not reached by shared memory.
     pub(crate) refusals: Vec<String>,
     /// Collectives begun.
@@ -105,7 +107,8 @@ impl Engine {
         shm::announce(&self.own, tag);
         self.connect(&prepared.peers, started + deadline)?;
         let bytes = prepared.plan.scratch_bytes;
-        let (base, after) = self.scratch.assign(&self.own, bytes, self.sequence);
+        let (base, operations) = self.scratch.assign(&self.own, bytes, self.sequence);
+        let gate = Gate { ranks: Arc::clone(&self.neighbours), operations };
         let scratch = self.own_area(base, bytes);
         let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
         let beginning =
@@ -115,7 +118,7 @@ impl Engine {
         }
         // SAFETY: the caller's promise.
         let execution = unsafe {
-            Execution::new(Arc::clone(prepared), buffers, parts, (Context::Collective, after))
+            Execution::new(Arc::clone(prepared), buffers, parts, (Context::Collective, gate))
         };
         let running = Running {
             execution,
@@ -199,8 +202,9 @@ impl Engine {
         let bytes =
             Part { data_type: crate::plan::types::DataType::U8, kernel: None, scales: Vec::new() };
         // SAFETY: the caller's promise.
-        let execution =
-            unsafe { Execution::new(Arc::clone(&prepared), buffers, vec![bytes], (context, 0)) };
+        let execution = unsafe {
+            Execution::new(Arc::clone(&prepared), buffers, vec![bytes], (context, Gate::default()))
+        };
         Running { execution, prepared, context, tag, done: false }
     }
 

@@ -90,6 +90,18 @@ pub(crate) struct Part {
     pub(crate) scales: Vec<Scalar>,
 }
 
+/// What must be over before an execution may touch scratch.
+///
+/// Scratch is used again by later operations. A rank that is still in an earlier one may be reading
+/// any rank's scratch, so all ranks that map each other's memory must have left it behind.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gate {
+    /// The ranks of this host.
+    pub(crate) ranks: Arc<[Rank]>,
+    /// Collectives that each of them must have completed.
+    pub(crate) operations: u64,
+}
+
 /// A plan at work. See the module's text.
 #[derive(Debug)]
 pub(crate) struct Execution {
@@ -97,9 +109,8 @@ pub(crate) struct Execution {
     buffers: Buffers,
     parts: Vec<Part>,
     context: Context,
-    /// Collectives that the touched peers must have completed before this one may begin.
-    after: u64,
-    /// Peers in `touches` that are known to be ready.
+    gate: Gate,
+    /// Ranks of the gate that are known to be ready.
     ready: usize,
     lanes: Vec<LaneState>,
     operands: Vec<reduce::Operand>,
@@ -118,18 +129,18 @@ impl Execution {
         prepared: Arc<Prepared>,
         buffers: Buffers,
         parts: Vec<Part>,
-        (context, after): (Context, u64),
+        (context, gate): (Context, Gate),
     ) -> Self {
         let lanes = vec![LaneState::default(); prepared.plan.lanes.len()];
         let operands = Vec::with_capacity(prepared.operands_most);
-        Self { prepared, buffers, parts, context, after, ready: 0, lanes, operands }
+        Self { prepared, buffers, parts, context, gate, ready: 0, lanes, operands }
     }
 
     /// Runs every lane as far as it goes.
     pub(crate) fn poll(&mut self, fabric: &mut dyn Fabric) -> Result<Progress, Trouble> {
         let prepared = Arc::clone(&self.prepared);
-        while let Some(peer) = prepared.plan.touches.get(self.ready) {
-            if !fabric.may_touch(*peer, self.after) {
+        while let Some(peer) = self.gate.ranks.get(self.ready) {
+            if !fabric.has_completed(*peer, self.gate.operations) {
                 return Ok(Progress::Blocked(*peer));
             }
             self.ready += 1;

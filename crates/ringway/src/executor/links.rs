@@ -84,8 +84,8 @@ impl Links {
 }
 
 impl Fabric for Links {
-    fn may_touch(&mut self, peer: Rank, sequence: u64) -> bool {
-        self.link(peer).may_touch(sequence)
+    fn has_completed(&mut self, peer: Rank, operations: u64) -> bool {
+        self.link(peer).has_completed(operations)
     }
 
     fn put(

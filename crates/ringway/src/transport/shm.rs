@@ -171,11 +171,11 @@ impl Link for ShmLink {
         Some(self.theirs.area())
     }
 
-    fn may_touch(&mut self, sequence: u64) -> bool {
-        if self.done < sequence {
+    fn has_completed(&mut self, operations: u64) -> bool {
+        if self.done < operations {
             self.done = self.theirs.done().load(Ordering::Acquire);
         }
-        self.done >= sequence
+        self.done >= operations
     }
 
     fn poll(&mut self) -> Result<bool, Trouble> {

@@ -189,10 +189,6 @@ impl Link for TcpLink {
         }
     }
 
-    fn may_touch(&mut self, _sequence: u64) -> bool {
-        true // the peer reads nothing of an operation it has not entered
-    }
-
     fn poll(&mut self) -> Result<bool, Trouble> {
         let mut moved = false;
         for index in 0..self.connections.len() {
