@@ -104,8 +104,8 @@ pub(crate) struct PutRequest {
 /// What can go wrong on a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// The peer is in the same operation with another call.
-    Mismatch { peer: Rank },
+    /// The peer made another call in this operation (or message) of the sequence.
+    Mismatch { peer: Rank, sequence: u64 },
     /// The connection is gone or spoke nonsense.
     Broken { peer: Rank, cause: String },
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::engine::LEFT_AFTER;
+use super::engine::{ASK_AFTER, LEFT_AFTER};
 use crate::bootstrap::Session;
 use crate::bootstrap::auth::{self, Key, Purpose};
 use crate::bootstrap::gate::Rejections;
@@ -41,10 +41,10 @@ impl Arrivals {
         health: &Health,
         deadline: Instant,
     ) -> Result<Option<Vec<TcpStream>>> {
-        let started = Instant::now();
+        let mut wait = Wait::begin();
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         while streams.get(&peer).is_none_or(|arrived| arrived.len() < count) {
-            if health.is_raised() || has_left(peer, health, started) {
+            if health.is_raised() || wait.has_left(peer, health) {
                 return Ok(None);
             }
             if Instant::now() >= deadline {
@@ -53,6 +53,7 @@ impl Arrivals {
                     format!("rank {peer} did not open its {count} data connections in time"),
                 ));
             }
+            wait.look(health);
             let pause = Duration::from_millis(20);
             streams =
                 self.changed.wait_timeout(streams, pause).unwrap_or_else(PoisonError::into_inner).0;
@@ -126,14 +127,35 @@ impl Acceptor for Door {
     }
 }
 
-/// Reports a peer that has left, when it has been waited for since `started` for long enough that
-/// nothing of it can be under way any more. Whether it has.
-fn has_left(peer: Rank, health: &Health, started: Instant) -> bool {
-    let left = started.elapsed() > LEFT_AFTER && health.is_gone(peer);
-    if left {
-        health.report(Report::Left { rank: peer });
+/// A wait for a peer's connections.
+struct Wait {
+    started: Instant,
+    /// When the neighbours were last asked what they are doing.
+    asked: Duration,
+}
+
+impl Wait {
+    fn begin() -> Self {
+        Self { started: Instant::now(), asked: Duration::ZERO }
     }
-    left
+
+    /// The peer may be in another call, in which it needs no connection to this rank.
+    fn look(&mut self, health: &Health) {
+        let waited = self.started.elapsed();
+        if waited > ASK_AFTER && waited > 2 * self.asked {
+            self.asked = waited;
+            health.compare();
+        }
+    }
+
+    /// Reports a peer that has left, once nothing of it can be under way any more. Whether it has.
+    fn has_left(&self, peer: Rank, health: &Health) -> bool {
+        let left = self.started.elapsed() > LEFT_AFTER && health.is_gone(peer);
+        if left {
+            health.report(Report::Left { rank: peer });
+        }
+        left
+    }
 }
 
 /// The `count` connections to `peer`, in the same order on both sides. `None` when the
@@ -148,7 +170,7 @@ pub(crate) fn connect(
     if session.rank > peer {
         return arrivals.take(peer, usize::from(count), health, deadline);
     }
-    let started = Instant::now();
+    let mut wait = Wait::begin();
     let mut streams = Vec::with_capacity(usize::from(count));
     for connection in 0..count {
         loop {
@@ -158,9 +180,9 @@ pub(crate) fn connect(
                     streams.push(stream);
                     break;
                 }
-                Err(_) if health.is_raised() || has_left(peer, health, started) => return Ok(None),
+                Err(_) if health.is_raised() || wait.has_left(peer, health) => return Ok(None),
                 Err(error) if Instant::now() >= deadline => return Err(error),
-                Err(_) => {}
+                Err(_) => wait.look(health),
             }
         }
     }

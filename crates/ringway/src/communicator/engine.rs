@@ -19,6 +19,10 @@ use crate::transport::{Area, Beginning, Context, LinkDescription, OperationTag, 
 /// How long a wait stands before the peers compare what they are doing.
 const COMPARE_AFTER: Duration = Duration::from_millis(1);
 
+/// How long a wait stands before the control plane compares what neighbours are doing: links
+/// only compare with ranks they have been made to.
+pub(super) const ASK_AFTER: Duration = Duration::from_millis(50);
+
 /// How long a wait for a rank that has left stands.
 pub(super) const LEFT_AFTER: Duration = Duration::from_millis(100);
 
@@ -383,6 +387,9 @@ impl Engine {
     fn watch(&self, peer: Rank, waited: Duration) {
         let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
         self.journal.wait_begin(peer, self.health.now_ms().saturating_sub(millis));
+        if waited > ASK_AFTER {
+            self.health.compare();
+        }
         if waited > LEFT_AFTER && self.health.is_gone(peer) {
             self.health.report(Report::Left { rank: peer });
         }
@@ -400,19 +407,17 @@ impl Engine {
     }
 
     fn fail(&self, trouble: Trouble, running: &[Running]) -> Error {
-        let collective = running.iter().find(|one| one.context == Context::Collective);
-        self.health.report(match (trouble, collective) {
-            (Trouble::Mismatch { peer }, Some(one)) => {
-                Report::Mismatch { sequence: one.tag.sequence, with: peer }
+        let collective = running.iter().any(|one| one.context == Context::Collective);
+        self.health.report(match trouble {
+            Trouble::Mismatch { peer, sequence } if collective => {
+                Report::Mismatch { sequence, with: peer }
             }
-            (Trouble::Mismatch { peer }, None) => Report::LinkBroken {
+            Trouble::Mismatch { peer, .. } => Report::LinkBroken {
                 peer,
                 cause: "a send and the recv it meets have different sizes".to_owned(),
             },
-            (Trouble::Broken { peer, .. }, _) if self.says_goodbye(peer) => {
-                Report::Left { rank: peer }
-            }
-            (Trouble::Broken { peer, cause }, _) => Report::LinkBroken { peer, cause },
+            Trouble::Broken { peer, .. } if self.says_goodbye(peer) => Report::Left { rank: peer },
+            Trouble::Broken { peer, cause } => Report::LinkBroken { peer, cause },
         });
         self.verdict()
     }

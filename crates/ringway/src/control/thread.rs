@@ -148,10 +148,13 @@ impl Worker {
     fn run(mut self) {
         loop {
             let now = self.health.now_ms();
-            let (reports, wish) = {
+            let (reports, compare, wish) = {
                 let mut inbox = self.health.inbox();
-                (std::mem::take(&mut inbox.reports), inbox.wish)
+                (std::mem::take(&mut inbox.reports), std::mem::take(&mut inbox.compare), inbox.wish)
             };
+            if compare && !self.board.is_raised() {
+                self.board.compare(now);
+            }
             for report in reports {
                 self.board.local(report, now);
             }

@@ -167,7 +167,8 @@ impl Link for ShmLink {
         // are never ahead: each is drained before the next.
         if tag != counters.tag.tag {
             if context != Context::Collective || self.announced_otherwise(counters.tag) {
-                return Err(Trouble::Mismatch { peer: self.peer });
+                let sequence = counters.tag.sequence;
+                return Err(Trouble::Mismatch { peer: self.peer, sequence });
             }
             if !self.has_entered(counters.tag.sequence) {
                 // A signal this rank's own call did not ask for: the peer is behind, in another
@@ -195,7 +196,7 @@ impl Link for ShmLink {
 
     fn compare(&mut self, context: Context, tag: OperationTag) -> Result<(), Trouble> {
         if context == Context::Collective && self.announced_otherwise(tag) {
-            return Err(Trouble::Mismatch { peer: self.peer });
+            return Err(Trouble::Mismatch { peer: self.peer, sequence: tag.sequence });
         }
         Ok(())
     }

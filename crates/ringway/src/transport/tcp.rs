@@ -71,7 +71,7 @@ impl TcpLink {
         let Self { connections, contexts, peer, .. } = self;
         let peer = *peer;
         connections[index].receive(&mut Operations(contexts)).map_err(|failure| match failure {
-            connection::Failure::Mismatch => Trouble::Mismatch { peer },
+            connection::Failure::Mismatch { sequence } => Trouble::Mismatch { peer, sequence },
             connection::Failure::Broken(cause) => Trouble::Broken { peer, cause },
         })
     }
@@ -106,17 +106,15 @@ fn admit(
     };
     if header.tag.sequence == beginning.tag.sequence {
         if header.tag.tag != beginning.tag.tag {
-            return Err(Failure::Mismatch);
+            return Err(Failure::Mismatch { sequence: header.tag.sequence });
         }
     } else if header.kind == Kind::Announce {
         return Ok(Admission::Skip);
     } else if header.tag.sequence > beginning.tag.sequence {
         return Ok(Admission::Hold);
     } else {
-        return Err(Failure::Broken(format!(
-            "a frame of operation {} arrived during operation {}",
-            header.tag.sequence, beginning.tag.sequence
-        )));
+        // It is over here, where the call made did not ask for this frame.
+        return Err(Failure::Mismatch { sequence: header.tag.sequence });
     }
     if header.kind != Kind::Put || header.bytes == 0 {
         return Ok(if header.kind == Kind::Announce { Admission::Skip } else { Admission::Done });
@@ -225,10 +223,13 @@ impl Link for TcpLink {
                 .peek()
                 .map_err(|e| Trouble::Broken { peer: self.peer, cause: e.to_string() })?
             {
-                let same =
-                    header.context.at_peer() == context && header.tag.sequence == tag.sequence;
-                if same && header.tag.tag != tag.tag {
-                    return Err(Trouble::Mismatch { peer: self.peer });
+                let sequence = header.tag.sequence;
+                let odd = sequence == tag.sequence && header.tag.tag != tag.tag;
+                // An announcement of an operation that is over here is late; anything else of it
+                // was not asked for by the call made here.
+                let unasked = sequence < tag.sequence && header.kind != Kind::Announce;
+                if header.context.at_peer() == context && (odd || unasked) {
+                    return Err(Trouble::Mismatch { peer: self.peer, sequence });
                 }
             }
         }

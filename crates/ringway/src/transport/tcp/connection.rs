@@ -40,8 +40,8 @@ pub(super) enum Admission {
 /// Why reading cannot go on.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The frame is for this operation, of another call.
-    Mismatch,
+    /// The frame is for an operation in which this rank made another call.
+    Mismatch { sequence: u64 },
     /// The connection is of no use any more.
     Broken(String),
 }
@@ -267,7 +267,7 @@ impl Connection {
     pub(super) fn peek(&mut self) -> io::Result<Option<Header>> {
         let invalid = |failure| match failure {
             Failure::Broken(cause) => io::Error::new(ErrorKind::InvalidData, cause),
-            Failure::Mismatch => io::Error::from(ErrorKind::InvalidData),
+            Failure::Mismatch { .. } => io::Error::from(ErrorKind::InvalidData),
         };
         if self.arriving.is_none() && self.parse().map_err(invalid)?.is_none() {
             self.read_ahead();
