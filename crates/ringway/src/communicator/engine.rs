@@ -53,7 +53,7 @@ pub(crate) struct Engine {
 pub(crate) struct ScratchUse {
     small: u64,
     /// For each generation, one more than the sequence of its last user.
-    generations: [u64; GENERATIONS as usize],
+    generations: [u64; GENERATIONS],
     large: u64,
 }
 
@@ -65,7 +65,7 @@ impl ScratchUse {
         if bytes > layout.small_bytes {
             return (layout.large(), std::mem::replace(&mut self.large, sequence + 1));
         }
-        let index = self.small % GENERATIONS;
+        let index = self.small % GENERATIONS as u64;
         self.small += 1;
         let slot = usize::try_from(index).expect("few generations");
         (layout.small(index), std::mem::replace(&mut self.generations[slot], sequence + 1))
