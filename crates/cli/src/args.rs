@@ -10,8 +10,10 @@ use clap::{Parser, Subcommand};
 use crate::env::EnvArgs;
 use crate::launch::rank_exec::RankExecArgs;
 use crate::perf::args::PerfArgs;
+use crate::plan::PlanArgs;
+use crate::plan::explain::ExplainArgs;
 use crate::run::args::RunArgs;
-use crate::{env, launch, perf, run};
+use crate::{env, launch, output, perf, plan, run};
 
 /// Help is laid out for this width, however wide the terminal is.
 const HELP_COLUMNS: usize = 80;
@@ -25,7 +27,10 @@ const HELP_COLUMNS: usize = 80;
     after_help = "Examples:
   ringway perf all_reduce                 measure on this machine
   ringway perf all_gather -b 1M -e 64M    with the options of nccl-tests
-  ringway run -n 4 -- python train.py     start 4 ranks of a program"
+  ringway run -n 4 -- python train.py     start 4 ranks of a program
+  ringway explain all_reduce -n 4         candidates, prices, the choice
+  ringway plan verify                     prove every algorithm
+  ringway env                             settings, sources, mistakes"
 )]
 pub(crate) struct Cli {
     /// What to do.
@@ -38,6 +43,8 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Perf(Box<PerfArgs>),
     Run(RunArgs),
+    Plan(PlanArgs),
+    Explain(ExplainArgs),
     Env(EnvArgs),
     /// Become one rank of a local job (used by `run` and `perf`)
     #[command(name = "rank-exec", hide = true)]
@@ -50,6 +57,8 @@ impl Command {
         match self {
             Self::Perf(args) => perf::run(args),
             Self::Run(args) => run::run(args),
+            Self::Plan(args) => plan::run(&args.command, &mut output::Stdout),
+            Self::Explain(args) => plan::explain::run(args, &mut output::Stdout),
             Self::Env(args) => env::run(args),
             Self::RankExec(args) => launch::rank_exec::run(args),
         }
@@ -60,6 +69,8 @@ impl Command {
         match self {
             Self::Perf(_) => "perf",
             Self::Run(_) | Self::RankExec(_) => "run",
+            Self::Plan(_) => "plan",
+            Self::Explain(_) => "explain",
             Self::Env(_) => "env",
         }
     }

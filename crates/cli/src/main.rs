@@ -9,6 +9,7 @@ mod env;
 mod launch;
 mod output;
 mod perf;
+mod plan;
 mod run;
 mod size;
 

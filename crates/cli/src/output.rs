@@ -22,6 +22,20 @@ pub(crate) fn stdout_bytes(bytes: &[u8]) -> io::Result<()> {
     stdout.flush()
 }
 
+/// Standard output, for those who write to any writer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stdout;
+
+impl io::Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        io::stdout().lock().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stdout().lock().flush()
+    }
+}
+
 /// Writes bytes to standard error at once.
 pub(crate) fn stderr_bytes(bytes: &[u8]) -> io::Result<()> {
     io::stderr().lock().write_all(bytes)

@@ -7,6 +7,7 @@
 
 pub mod build;
 pub mod cost;
+pub mod draw;
 pub mod json;
 pub mod message;
 pub mod plan;

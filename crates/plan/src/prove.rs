@@ -23,7 +23,7 @@ pub const EVERY: u32 = 64;
 pub const SAMPLES: [u32; 10] = [65, 96, 100, 127, 128, 256, 509, 512, 1000, 1024];
 
 /// Samples have at most this many steps: where everybody talks to everybody that is 512 ranks.
-const SAMPLE_STEPS: usize = 3 << 20;
+const SAMPLE_STEPS: usize = 3 << 19;
 
 /// Which ranks share a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -159,18 +159,17 @@ pub fn catalogue(ranks: std::ops::RangeInclusive<u32>) -> impl Iterator<Item = J
 fn values(ranks: u32, collective: Collective, turn: usize) -> u64 {
     let blocks =
         !matches!(collective, Collective::AllReduce | Collective::Reduce | Collective::Broadcast);
-    let some = if blocks { 70 } else { u64::from(ranks) * 3 + 1 };
-    let many = if blocks { 33 } else { u64::from(ranks) * 5 + 3 };
+    let each = u64::from(ranks);
     match turn % 6 {
         _ if ranks > EVERY => 3,
-        0 => 37,
         1 => 1,
-        2 if ranks <= 16 => 200,
-        2 => some,
         3 => 0,
-        4 => 64,
-        _ if ranks <= 9 => 1001,
-        _ => many,
+        0 if ranks <= 16 => 37,
+        2 if ranks <= 16 => 200,
+        4 if ranks <= 16 => 64,
+        5 if ranks <= 9 => 1001,
+        turn if blocks => [5, 1, 9, 0, 4, 13][turn],
+        turn => [37, 1, each * 3 + 1, 0, 64, each * 5 + 3][turn],
     }
 }
 
@@ -248,13 +247,14 @@ fn affordable(algorithm: Algorithm, problem: &Problem, hosts: &[u32], tuning: Tu
 /// Small slots, so that small sizes make several messages and credits matter.
 fn tuning(ranks: u32, turn: usize) -> Tuning {
     let lanes = if turn.is_multiple_of(3) { 2 } else { 1 };
-    let slots = 2 + u32::from(turn.is_multiple_of(5));
+    // Some algorithms send what is for several ranks in one message.
+    let wide = u64::from(ranks / 8).max(1);
     Tuning {
         lanes,
-        slot_bytes: if turn.is_multiple_of(2) { 128 } else { 512 },
-        slots,
-        // Room for a cache line in each box of each lane, and little more.
-        scratch_bytes: u64::from(ranks + 2) * 64 * 4 * 4 * u64::from(lanes),
+        slot_bytes: wide * if turn.is_multiple_of(2) { 128 } else { 512 },
+        slots: 2 + u32::from(turn.is_multiple_of(5)),
+        // Room for a cache line or two in each box of each lane, and little more.
+        scratch_bytes: u64::from(ranks + 2) * 64 * 16 * u64::from(lanes) * wide,
     }
 }
 
@@ -262,7 +262,8 @@ fn tuning(ranks: u32, turn: usize) -> Tuning {
 fn forms(base: &Problem, turn: usize) -> Vec<Vec<Problem>> {
     let ranks = u64::from(base.ranks);
     let mut forms = vec![vec![base.clone()]];
-    let odd = |i: u64| (i * 7 + turn as u64) % 5 * (i % 3) * 9;
+    let step = if ranks <= 16 { 9 } else { 2 };
+    let odd = |i: u64| (i * 7 + turn as u64) % 5 * (i % 3) * step;
     match base.collective {
         _ if ranks > u64::from(EVERY) || !turn.is_multiple_of(2) => {}
         Collective::AllGather

@@ -1,0 +1,145 @@
+//! `ringway explain`: the algorithms a call could use, what each would take, and the choice.
+
+use std::io;
+use std::process::ExitCode;
+
+use clap::Args;
+use ringway_plan::algorithm::Algorithm;
+use ringway_plan::build::Context;
+use ringway_plan::cost::{Cost, Links, price_rank};
+use ringway_plan::planner::{self, Candidate, Choice, Outcome, Request};
+use ringway_plan::problem::Problem;
+
+use super::call::CallArgs;
+use crate::size;
+
+/// List the candidate plans of a call, their predicted cost, and the choice
+#[derive(Debug, Args)]
+#[command(
+    max_term_width = 80,
+    after_help = "Predictions are of a model of links and cores (see --help), not measured.
+
+Examples:
+  ringway explain all_reduce --bytes 1M --ranks 4
+  ringway explain all_reduce --bytes 64M --ranks 16 --hosts 2
+  ringway explain broadcast --bytes 8 --ranks 64 --transport tcp"
+)]
+pub(crate) struct ExplainArgs {
+    #[command(flatten)]
+    pub(crate) call: CallArgs,
+}
+
+pub(crate) fn run(args: &ExplainArgs, out: &mut dyn io::Write) -> anyhow::Result<ExitCode> {
+    let (problem, hosts) = args.call.resolve()?;
+    let request =
+        Request { lanes: args.call.lanes, slot_bytes: args.call.chunk, ..Request::default() };
+    let choice = planner::choose(&problem, &hosts, &request)?;
+    write_head(args, &problem, &hosts, &choice, &request.links, out)?;
+    for candidate in &choice.candidates {
+        let part = candidate.predicted_us.map(|_| {
+            let tuning = choice.tuning;
+            let context = Context { problem: &problem, rank: problem.root, hosts: &hosts, tuning };
+            let part = candidate.algorithm.build(context);
+            price_rank(&part, &problem, problem.root, &hosts, &request.links)
+        });
+        write_candidate(candidate, part, &choice, out)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn write_head(
+    args: &ExplainArgs,
+    problem: &Problem,
+    hosts: &[u32],
+    choice: &Choice,
+    links: &Links,
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    let count = hosts.last().map_or(1, |host| host + 1);
+    let plural = |number: u32, what: &str| match number {
+        1 => format!("1 {what}"),
+        _ => format!("{number} {what}s"),
+    };
+    writeln!(
+        out,
+        "{} of {}, {} on {}, level {}: {}",
+        problem.collective,
+        size::display(args.call.bytes),
+        plural(problem.ranks, "rank"),
+        plural(count, "host"),
+        problem.level,
+        choice.algorithm
+    )?;
+    writeln!(
+        out,
+        "cut into messages of at most {} in {}",
+        size::display(choice.tuning.slot_bytes),
+        plural(choice.tuning.lanes, "lane")
+    )?;
+    writeln!(
+        out,
+        "links: shm {} us {} GB/s, network {} us {} GB/s, a core folds {} GB/s\n",
+        links.shm.latency_us,
+        links.shm.bandwidth_gbs,
+        links.net.latency_us,
+        links.net.bandwidth_gbs,
+        links.reduce_gbs
+    )?;
+    writeln!(
+        out,
+        "{:<19} {:>11} {:>7} {:>9} {:>9} {:>9}",
+        "algorithm", "predicted", "steps", "put", "copied", "folded"
+    )
+}
+
+fn write_candidate(
+    candidate: &Candidate,
+    part: Option<Cost>,
+    choice: &Choice,
+    out: &mut dyn io::Write,
+) -> io::Result<()> {
+    let name = Algorithm::name(candidate.algorithm);
+    let (Some(predicted_us), Some(part)) = (candidate.predicted_us, part) else {
+        let Outcome::Refused(reason) = &candidate.outcome else {
+            return Ok(());
+        };
+        return writeln!(out, "{name:<19} {:>11}  {reason}", "-");
+    };
+    let best_us = choice.candidates.first().and_then(|first| first.predicted_us);
+    let verdict = match candidate.outcome {
+        Outcome::Chosen => "chosen".to_owned(),
+        _ => slower(predicted_us, best_us),
+    };
+    writeln!(
+        out,
+        "{name:<19} {:>11} {:>7} {:>9} {:>9} {:>9}  {verdict}",
+        time(predicted_us),
+        part.steps,
+        size::display(part.bytes_put),
+        size::display(part.bytes_copied),
+        size::display(part.bytes_reduced),
+    )
+}
+
+fn slower(predicted_us: f64, best_us: Option<f64>) -> String {
+    match best_us {
+        Some(best_us) if best_us > 0.0 => {
+            let times = predicted_us / best_us;
+            match times {
+                _ if times < 1.01 => "as quick".to_owned(),
+                _ if times < 2.0 => format!("{:.0}% slower", (times - 1.0) * 100.0),
+                _ => format!("{times:.1}x slower"),
+            }
+        }
+        _ => "as quick".to_owned(),
+    }
+}
+
+fn time(us: f64) -> String {
+    match us {
+        _ if us < 10.0 => format!("{us:.2} us"),
+        _ if us < 1000.0 => format!("{us:.0} us"),
+        _ if us < 1_000_000.0 => format!("{:.2} ms", us / 1000.0),
+        _ => format!("{:.2} s", us / 1_000_000.0),
+    }
+}
