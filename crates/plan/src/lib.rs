@@ -9,6 +9,7 @@ pub mod build;
 pub mod message;
 pub mod plan;
 pub mod problem;
+pub mod rng;
 pub mod types;
 pub mod verify;
 

@@ -104,8 +104,8 @@ pub(crate) struct PutRequest {
 /// What can go wrong on a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// The peer is in the same operation with another call.
-    Mismatch { peer: Rank },
+    /// The peer made another call as operation `sequence`.
+    Mismatch { peer: Rank, sequence: u64 },
     /// The connection is gone or spoke nonsense.
     Broken { peer: Rank, cause: String },
 }
@@ -153,6 +153,12 @@ pub(crate) trait Link: Send + std::fmt::Debug {
 
     /// Whether the peer has completed all collectives before `sequence`, or need not have.
     fn may_touch(&mut self, sequence: u64) -> bool;
+
+    /// Whether everything that was put and signalled is out of this process's hands; moves it on
+    /// if not. Nobody looks after an operation that is over.
+    fn flush(&mut self) -> Result<bool, Trouble> {
+        Ok(true)
+    }
 
     /// Moves what can be moved without being asked. `true` if something moved.
     fn poll(&mut self) -> Result<bool, Trouble>;

@@ -8,10 +8,9 @@ use super::connect::{self, Arrivals};
 use super::idle::{Idle, Next, Patience};
 use crate::bootstrap::Session;
 use crate::control::{AGREEMENT_MS_MAX, Health, Journal, Report, Signature};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::executor::{Buffers, Execution, Links, Part, Prepared, Progress};
 use crate::plan::types::Rank;
-use crate::sync::atomic::Ordering;
 use crate::transport::shm::{self, GENERATIONS, Segment};
 use crate::transport::tcp::TcpLink;
 use crate::transport::{Area, Beginning, Context, LinkDescription, OperationTag, Trouble};
@@ -54,7 +53,7 @@ pub(crate) struct ScratchUse {
 impl ScratchUse {
     /// Where the scratch of operation `sequence` begins, and how many collectives must be over
     /// before it may be written.
-    fn assign(&mut self, own: &Segment, bytes: u64, sequence: u64) -> (u64, u64) {
+    pub(crate) fn assign(&mut self, own: &Segment, bytes: u64, sequence: u64) -> (u64, u64) {
         let layout = own.layout();
         if bytes > layout.small_bytes {
             return (layout.large(), std::mem::replace(&mut self.large, sequence + 1));
@@ -103,20 +102,17 @@ impl Engine {
         self.journal.begin(&signature);
         let tag = OperationTag { sequence: self.sequence, tag: signature.tag() };
         shm::announce(&self.own, tag);
-        self.connect(&prepared.peers, started + deadline)?;
+        self.connect(&prepared.peers, started, deadline)?;
         let bytes = prepared.plan.scratch_bytes;
         let (base, after) = self.scratch.assign(&self.own, bytes, self.sequence);
         let scratch = self.own_area(base, bytes);
         let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
         let beginning =
             Beginning { tag, scratch, outputs: buffers.outputs.clone(), remote_scratch: base };
-        for peer in &prepared.peers {
-            self.links.link(*peer).begin(Context::Collective, &beginning);
-        }
+        let (context, begin) = (Context::Collective, (beginning, after));
         // SAFETY: the caller's promise.
-        let execution = unsafe {
-            Execution::new(Arc::clone(prepared), buffers, parts, (Context::Collective, after))
-        };
+        let execution =
+            unsafe { Execution::new(Arc::clone(prepared), buffers, parts, context, begin) };
         let running = Running {
             execution,
             prepared: Arc::clone(prepared),
@@ -126,7 +122,7 @@ impl Engine {
         };
         self.run(vec![running], started, deadline)?;
         self.sequence += 1;
-        self.own.done().store(self.sequence, Ordering::Release);
+        shm::flags::complete(self.own.done(), self.sequence);
         self.journal.end(tag.sequence);
         Ok(())
     }
@@ -152,7 +148,7 @@ impl Engine {
             }
             rest = later;
             let peers: Vec<Rank> = wave.iter().map(|part| part.peer).collect();
-            self.connect(&peers, started + deadline)?;
+            self.connect(&peers, started, deadline)?;
             let mut running = Vec::with_capacity(wave.len());
             for part in wave {
                 // SAFETY: the caller's promise.
@@ -193,14 +189,14 @@ impl Engine {
             outputs: outputs.clone(),
             remote_scratch: layout.message_slots(self.session.rank),
         };
-        self.links.link(part.peer).begin(context, &beginning);
         let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
         let prepared = Arc::new(Prepared::new(plan));
         let bytes =
             Part { data_type: crate::plan::types::DataType::U8, kernel: None, scales: Vec::new() };
         // SAFETY: the caller's promise.
-        let execution =
-            unsafe { Execution::new(Arc::clone(&prepared), buffers, vec![bytes], (context, 0)) };
+        let execution = unsafe {
+            Execution::new(Arc::clone(&prepared), buffers, vec![bytes], context, (beginning, 0))
+        };
         Running { execution, prepared, context, tag, done: false }
     }
 
@@ -210,11 +206,14 @@ impl Engine {
     }
 
     /// Makes the links that are missing.
-    fn connect(&mut self, peers: &[Rank], deadline: Instant) -> Result<()> {
+    fn connect(&mut self, peers: &[Rank], started: Instant, limit: Duration) -> Result<()> {
+        let deadline = started + limit;
         for peer in peers {
             if self.links.contains(*peer) {
                 continue;
             }
+            // The verdict on a job that is stuck here is read off who waits for whom.
+            self.journal.wait_begin(*peer, self.health.now_ms());
             let wanted = (*peer, self.connections);
             let found =
                 connect::connect(&self.session, &self.arrivals, wanted, &self.health, deadline);
@@ -222,8 +221,15 @@ impl Engine {
                 Ok(Some(streams)) => streams,
                 Ok(None) => return Err(self.verdict()),
                 Err(error) => {
-                    let cause = error.to_string();
-                    self.health.report(Report::LinkBroken { peer: *peer, cause });
+                    self.health.report(match error.kind() {
+                        // The peer has not come; that is no fault of the link.
+                        ErrorKind::Timeout => Report::Deadline {
+                            sequence: self.sequence,
+                            waited_ms: millis(started.elapsed()),
+                            waiting_on: Some(*peer),
+                        },
+                        _ => Report::LinkBroken { peer: *peer, cause: error.to_string() },
+                    });
                     return Err(self.verdict());
                 }
             };
@@ -232,6 +238,7 @@ impl Engine {
                 Error::system(format_args!("cannot set up the link to rank {peer}"), e)
             })?;
             self.links.insert(*peer, Box::new(link));
+            self.journal.wait_end();
         }
         Ok(())
     }
@@ -366,8 +373,8 @@ impl Engine {
 
     /// Notes whom this rank waits for, and whether that rank is still there.
     fn watch(&self, peer: Rank, waited: Duration) {
-        let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-        self.journal.wait_begin(peer, self.health.now_ms().saturating_sub(millis));
+        let since_ms = self.health.now_ms().saturating_sub(millis(waited));
+        self.journal.wait_begin(peer, since_ms);
         if waited > LEFT_AFTER && self.health.is_gone(peer) {
             self.health.report(Report::Left { rank: peer });
         }
@@ -378,7 +385,7 @@ impl Engine {
             .iter()
             .find(|one| one.context == Context::Collective)
             .map_or(self.sequence, |one| one.tag.sequence);
-        let waited_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let waited_ms = millis(started.elapsed());
         let waiting_on = Some(peer);
         self.health.report(Report::Deadline { sequence, waited_ms, waiting_on });
         self.verdict()
@@ -387,10 +394,10 @@ impl Engine {
     fn fail(&self, trouble: Trouble, running: &[Running]) -> Error {
         let collective = running.iter().find(|one| one.context == Context::Collective);
         self.health.report(match (trouble, collective) {
-            (Trouble::Mismatch { peer }, Some(one)) => {
-                Report::Mismatch { sequence: one.tag.sequence, with: peer }
+            (Trouble::Mismatch { peer, sequence }, Some(_)) => {
+                Report::Mismatch { sequence, with: peer }
             }
-            (Trouble::Mismatch { peer }, None) => Report::LinkBroken {
+            (Trouble::Mismatch { peer, .. }, None) => Report::LinkBroken {
                 peer,
                 cause: "a send and the recv it meets have different sizes".to_owned(),
             },
@@ -404,6 +411,10 @@ impl Engine {
         self.links.get_up();
         self.health.wait_verdict(Duration::from_millis(AGREEMENT_MS_MAX))
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What two ends of a message must agree on; never 0.

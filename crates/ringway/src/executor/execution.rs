@@ -11,7 +11,7 @@ use super::{Fabric, Progress};
 use crate::plan::plan::{Flag, Operand, RankPlan, Region, Span, Step};
 use crate::plan::types::{DataType, Rank};
 use crate::reduce::{self, Kernel, Scalar};
-use crate::transport::{Area, Context, PutRequest, Trouble};
+use crate::transport::{Area, Beginning, Context, PutRequest, Trouble};
 
 /// The memory an execution may use.
 #[derive(Clone, Debug)]
@@ -97,10 +97,11 @@ pub(crate) struct Execution {
     buffers: Buffers,
     parts: Vec<Part>,
     context: Context,
-    /// Collectives that the touched peers must have completed before this one may begin.
+    /// What the links are told once the scratch is free.
+    beginning: Beginning,
+    /// Collectives that must be over wherever the scratch is mapped before it is used again.
     after: u64,
-    /// Peers in `touches` that are known to be ready.
-    ready: usize,
+    begun: bool,
     lanes: Vec<LaneState>,
     operands: Vec<reduce::Operand>,
 }
@@ -118,21 +119,25 @@ impl Execution {
         prepared: Arc<Prepared>,
         buffers: Buffers,
         parts: Vec<Part>,
-        (context, after): (Context, u64),
+        context: Context,
+        (beginning, after): (Beginning, u64),
     ) -> Self {
         let lanes = vec![LaneState::default(); prepared.plan.lanes.len()];
         let operands = Vec::with_capacity(prepared.operands_most);
-        Self { prepared, buffers, parts, context, after, ready: 0, lanes, operands }
+        Self { prepared, buffers, parts, context, beginning, after, begun: false, lanes, operands }
     }
 
     /// Runs every lane as far as it goes.
     pub(crate) fn poll(&mut self, fabric: &mut dyn Fabric) -> Result<Progress, Trouble> {
         let prepared = Arc::clone(&self.prepared);
-        while let Some(peer) = prepared.plan.touches.get(self.ready) {
-            if !fabric.may_touch(*peer, self.after) {
-                return Ok(Progress::Blocked(*peer));
+        if !self.begun {
+            if let Some(peer) = fabric.occupant(self.after) {
+                return Ok(Progress::Blocked(peer));
             }
-            self.ready += 1;
+            for peer in &prepared.peers {
+                fabric.begin(*peer, self.context, &self.beginning);
+            }
+            self.begun = true;
         }
         let (mut moved, mut blocked) = (false, None);
         for lane in 0..self.lanes.len() {
@@ -147,6 +152,13 @@ impl Execution {
                         blocked = blocked.or(Some(peer));
                         break;
                     }
+                }
+            }
+        }
+        if blocked.is_none() {
+            for peer in &prepared.peers {
+                if !fabric.flush(*peer)? {
+                    blocked = Some(*peer);
                 }
             }
         }

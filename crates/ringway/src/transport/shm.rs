@@ -41,7 +41,7 @@ pub(crate) struct ShmLink {
     rank: Rank,
     peer: Rank,
     own: Arc<Segment>,
-    theirs: Segment,
+    theirs: Arc<Segment>,
     bell: Bell,
     contexts: Box<[Counters; 3]>,
     /// Collectives the peer is known to have completed.
@@ -162,7 +162,8 @@ impl Link for ShmLink {
         if tag != counters.tag.tag
             && (context != Context::Collective || self.announced_otherwise(counters.tag))
         {
-            return Err(Trouble::Mismatch { peer: self.peer });
+            let sequence = counters.tag.sequence;
+            return Err(Trouble::Mismatch { peer: self.peer, sequence });
         }
         Ok(flags::reached(raised, base, count))
     }
@@ -173,7 +174,7 @@ impl Link for ShmLink {
 
     fn may_touch(&mut self, sequence: u64) -> bool {
         if self.done < sequence {
-            self.done = self.theirs.done().load(Ordering::Acquire);
+            self.done = flags::completed(self.theirs.done());
         }
         self.done >= sequence
     }
@@ -184,7 +185,7 @@ impl Link for ShmLink {
 
     fn compare(&mut self, context: Context, tag: OperationTag) -> Result<(), Trouble> {
         if context == Context::Collective && self.announced_otherwise(tag) {
-            return Err(Trouble::Mismatch { peer: self.peer });
+            return Err(Trouble::Mismatch { peer: self.peer, sequence: tag.sequence });
         }
         Ok(())
     }

@@ -7,6 +7,7 @@
 
 mod connection;
 pub(crate) mod frame;
+pub(crate) mod stream;
 
 use std::net::TcpStream;
 use std::os::fd::BorrowedFd;
@@ -18,6 +19,7 @@ use crate::plan::plan::{FLAGS_MAX, Flag, Landing, Region};
 use crate::plan::types::Rank;
 use connection::Connection;
 use frame::{Header, Kind};
+use stream::Stream;
 
 /// What a link knows of the operation it is in, per context.
 #[derive(Debug)]
@@ -29,9 +31,9 @@ struct Current {
 
 /// The end of a TCP connection.
 #[derive(Debug)]
-pub(crate) struct TcpLink {
+pub(crate) struct TcpLink<S = TcpStream> {
     peer: Rank,
-    connections: Vec<Connection>,
+    connections: Vec<Connection<S>>,
     contexts: [Current; 3],
     description: LinkDescription,
 }
@@ -43,10 +45,27 @@ impl TcpLink {
         streams: Vec<TcpStream>,
         description: LinkDescription,
     ) -> std::io::Result<Self> {
-        let connections = streams.into_iter().map(Connection::new).collect::<Result<_, _>>()?;
+        for stream in &streams {
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)?;
+        }
+        Ok(Self::over(peer, streams, connection::AHEAD, description))
+    }
+}
+
+impl<S: Stream> TcpLink<S> {
+    /// A link over streams that never block, each read up to `ahead` bytes ahead.
+    pub(crate) fn over(
+        peer: Rank,
+        streams: Vec<S>,
+        ahead: usize,
+        description: LinkDescription,
+    ) -> Self {
+        let connections =
+            streams.into_iter().map(|stream| Connection::new(stream, ahead)).collect();
         let blank =
             || Current { beginning: None, raised: Box::new([0; FLAGS_MAX]), announced: false };
-        Ok(Self { peer, connections, contexts: [blank(), blank(), blank()], description })
+        Self { peer, connections, contexts: [blank(), blank(), blank()], description }
     }
 
     fn connection(&self, lane: usize) -> usize {
@@ -71,7 +90,7 @@ impl TcpLink {
         let Self { connections, contexts, peer, .. } = self;
         let peer = *peer;
         connections[index].receive(&mut Operations(contexts)).map_err(|failure| match failure {
-            connection::Failure::Mismatch => Trouble::Mismatch { peer },
+            connection::Failure::Mismatch(sequence) => Trouble::Mismatch { peer, sequence },
             connection::Failure::Broken(cause) => Trouble::Broken { peer, cause },
         })
     }
@@ -106,17 +125,15 @@ fn admit(
     };
     if header.tag.sequence == beginning.tag.sequence {
         if header.tag.tag != beginning.tag.tag {
-            return Err(Failure::Mismatch);
+            return Err(Failure::Mismatch(header.tag.sequence));
         }
     } else if header.kind == Kind::Announce {
         return Ok(Admission::Skip);
     } else if header.tag.sequence > beginning.tag.sequence {
         return Ok(Admission::Hold);
     } else {
-        return Err(Failure::Broken(format!(
-            "a frame of operation {} arrived during operation {}",
-            header.tag.sequence, beginning.tag.sequence
-        )));
+        // It was over here without this frame: the peer's call was another.
+        return Err(Failure::Mismatch(header.tag.sequence));
     }
     if header.kind != Kind::Put || header.bytes == 0 {
         return Ok(if header.kind == Kind::Announce { Admission::Skip } else { Admission::Done });
@@ -135,7 +152,7 @@ fn admit(
         })
 }
 
-impl Link for TcpLink {
+impl<S: Stream> Link for TcpLink<S> {
     fn begin(&mut self, context: Context, beginning: &Beginning) {
         let current = &mut self.contexts[context as usize];
         current.beginning = Some(beginning.clone());
@@ -193,6 +210,16 @@ impl Link for TcpLink {
         true // the peer reads nothing of an operation it has not entered
     }
 
+    fn flush(&mut self) -> Result<bool, Trouble> {
+        let mut out = true;
+        for index in 0..self.connections.len() {
+            if self.connections[index].ended().is_none() {
+                out &= self.connections[index].drain().map_err(|e| self.broken(e))?;
+            }
+        }
+        Ok(out)
+    }
+
     fn poll(&mut self) -> Result<bool, Trouble> {
         let mut moved = false;
         for index in 0..self.connections.len() {
@@ -225,7 +252,7 @@ impl Link for TcpLink {
                 let same =
                     header.context.at_peer() == context && header.tag.sequence == tag.sequence;
                 if same && header.tag.tag != tag.tag {
-                    return Err(Trouble::Mismatch { peer: self.peer });
+                    return Err(Trouble::Mismatch { peer: self.peer, sequence: tag.sequence });
                 }
             }
         }
