@@ -7,10 +7,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::env::EnvArgs;
 use crate::launch::rank_exec::RankExecArgs;
 use crate::perf::args::PerfArgs;
 use crate::run::args::RunArgs;
-use crate::{launch, perf, run};
+use crate::{env, launch, perf, run};
 
 /// Help is laid out for this width, however wide the terminal is.
 const HELP_COLUMNS: usize = 80;
@@ -37,6 +38,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     Perf(Box<PerfArgs>),
     Run(RunArgs),
+    Env(EnvArgs),
     /// Become one rank of a local job (used by `run` and `perf`)
     #[command(name = "rank-exec", hide = true)]
     RankExec(RankExecArgs),
@@ -48,6 +50,7 @@ impl Command {
         match self {
             Self::Perf(args) => perf::run(args),
             Self::Run(args) => run::run(args),
+            Self::Env(args) => env::run(args),
             Self::RankExec(args) => launch::rank_exec::run(args),
         }
     }
@@ -57,6 +60,7 @@ impl Command {
         match self {
             Self::Perf(_) => "perf",
             Self::Run(_) | Self::RankExec(_) => "run",
+            Self::Env(_) => "env",
         }
     }
 }

@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod env;
 mod launch;
 mod output;
 mod perf;

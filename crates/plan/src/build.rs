@@ -33,7 +33,8 @@ pub struct Tuning {
     pub lanes: u32,
     /// Bytes of one message through a slot, at most.
     pub slot_bytes: u64,
-    /// Messages in flight per channel.
+    /// Messages in flight per channel: at least 2, as a ring that holds the one it reads while it
+    /// sends the next would stand for ever with 1.
     pub slots: u32,
     /// Scratch a plan may use.
     pub scratch_bytes: u64,

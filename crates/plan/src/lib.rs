@@ -6,10 +6,15 @@
 #![forbid(unsafe_code)]
 
 pub mod build;
+pub mod cost;
+pub mod json;
 pub mod message;
 pub mod plan;
+pub mod planner;
 pub mod problem;
+pub mod prove;
 pub mod rng;
+pub mod sim;
 pub mod types;
 pub mod verify;
 

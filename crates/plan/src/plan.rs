@@ -53,6 +53,7 @@ pub enum Region {
 
 /// A run of values in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Span {
     /// Where.
     pub region: Region,
@@ -81,6 +82,7 @@ impl Span {
 
 /// One input of a reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Operand {
     /// The values.
     pub span: Span,
@@ -90,6 +92,7 @@ pub struct Operand {
 
 /// Where a put lands, in the peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Landing {
     /// [`Region::Scratch`] or [`Region::Output`] of the peer.
     pub region: Region,
@@ -99,7 +102,7 @@ pub struct Landing {
 
 /// One step of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Step {
     /// Copies values; source and target have the same form.
     Copy {
@@ -151,6 +154,7 @@ pub enum Step {
 
 /// What one rank does.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct RankPlan {
     /// Independent lists of steps.
     pub lanes: Vec<Vec<Step>>,
@@ -171,7 +175,10 @@ impl RankPlan {
     #[must_use]
     pub fn operands(&self, first: u32, count: u32) -> &[Operand] {
         let first = first as usize;
-        self.operands.get(first..first + count as usize).unwrap_or(&[])
+        first
+            .checked_add(count as usize)
+            .and_then(|end| self.operands.get(first..end))
+            .unwrap_or(&[])
     }
 
     /// Several calls as one operation: their lanes run side by side, on flags and scratch of

@@ -69,6 +69,7 @@ impl Extent {
 /// `counts` are NCCL's: for all_reduce, broadcast and reduce the whole buffer is one block; for
 /// all_gather, reduce_scatter, gather, scatter and all_to_all there is a block for each rank.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Problem {
     /// The collective.
     pub collective: Collective,

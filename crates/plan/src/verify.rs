@@ -12,19 +12,25 @@
 //!
 //! Waiting on counters is monotone (no step can disable another), so one run stands for all
 //! interleavings: what is stuck here is stuck always, and what is ordered here is ordered always.
+//!
+//! **Invariant:** no plan, however hostile, makes the verifier panic, and the time and memory it
+//! takes are bounded: sizes are checked first, and work is counted.
 
 mod expression;
+mod limits;
 mod memory;
 mod outcome;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
 use thiserror::Error;
 
-use crate::plan::{FLAGS_MAX, Flag, LANES_MAX, Landing, Place, Plan, Region, Span, Step};
+use crate::plan::{Flag, Landing, Place, Plan, Region, Span, Step};
 use crate::types::{DataType, Form, Rank};
 use expression::{Expressions, State, Value};
+pub(crate) use limits::check as check_shape;
+pub use limits::{BYTES_MAX, OPERANDS_MAX, RANKS_MAX, STEPS_MAX};
 use memory::{Bytes, Event, Memory, PutId, Writer};
 
 /// What a proof covered.
@@ -52,9 +58,7 @@ pub enum Refusal {
         what: String,
     },
     /// A wait that nobody will end.
-    #[error(
-        "{place}: deadlock: waits for signal {count} of flag {flag} from rank {peer}, which raises it only {raised} times"
-    )]
+    #[error("{place}: deadlock: waits for signal {count} of flag {flag} from rank {peer}, {why}")]
     Deadlock {
         /// Where.
         place: Place,
@@ -64,8 +68,8 @@ pub enum Refusal {
         flag: Flag,
         /// Needed.
         count: u32,
-        /// Seen.
-        raised: u32,
+        /// Why it will not come.
+        why: String,
     },
     /// Two accesses to the same bytes are unordered.
     #[error(
@@ -87,25 +91,27 @@ pub enum Refusal {
     },
     /// A signal nobody waits for would be counted in the next operation.
     #[error(
-        "rank {from} raises flag {flag} at rank {to} {raised} times, but only {waited} are waited for"
+        "{place}: raises flag {flag} at rank {to} for the {raised}. time, but only {waited} are waited for"
     )]
     LeftOver {
-        /// Signaller.
-        from: Rank,
+        /// The first signal that nobody waits for.
+        place: Place,
         /// Signalled.
         to: Rank,
         /// The counter.
         flag: Flag,
-        /// Raised.
+        /// The number of that signal.
         raised: u32,
         /// Waited for.
         waited: u32,
     },
     /// An output is not what the collective promises.
-    #[error("rank {rank}: output value {index} is {found}, not {expected}")]
+    #[error("rank {rank}: output value {index} is {found}{}, not {expected}", by(*.writer))]
     WrongResult {
         /// Whose output.
         rank: Rank,
+        /// The step that left it there, or saw it arrive.
+        writer: Option<Place>,
         /// First wrong value.
         index: u64,
         /// What stands there.
@@ -113,6 +119,18 @@ pub enum Refusal {
         /// What should.
         expected: String,
     },
+    /// Proving the plan would take more time or memory than a plan is worth.
+    #[error("{place}: the plan is too large to prove: {what}")]
+    TooLarge {
+        /// How far the proof came.
+        place: Place,
+        /// What ran out.
+        what: &'static str,
+    },
+}
+
+fn by(writer: Option<Place>) -> String {
+    writer.map_or_else(String::new, |place| format!(" (left by {place})"))
 }
 
 /// Proves `plan`, with input and output apart or, where `in_place`, in the same memory.
@@ -152,6 +170,8 @@ struct Counter {
     raised: Vec<Raised>,
     waited: u32,
     waiter: Option<usize>,
+    /// How many signals the waiter stands for, 0 where it does not stand.
+    stands_for: u32,
 }
 
 struct Run<'p> {
@@ -165,39 +185,23 @@ struct Run<'p> {
     /// How many puts of one lane another lane has seen arrive.
     seen: HashMap<(usize, usize), usize>,
     puts: u64,
+    /// Lanes that may go on.
+    ready: VecDeque<usize>,
+    /// A clock that knows nothing, in place of those that are no longer needed.
+    blank: Rc<Clock>,
+    /// Clocks in memory.
+    clocks: usize,
+    /// Entries of clocks compared.
+    compared: u64,
     proof: Proof,
 }
 
 impl<'p> Run<'p> {
     fn new(plan: &'p Plan, in_place: bool) -> Result<Self, Refusal> {
-        let ranks = plan.ranks.len();
-        if plan.problems.len() != ranks || plan.hosts.len() != ranks || ranks == 0 {
-            return Err(Refusal::Malformed(format!(
-                "{ranks} ranks, {} problems and {} hosts: the three must be equal and not 0",
-                plan.problems.len(),
-                plan.hosts.len()
-            )));
-        }
+        limits::check(plan)?;
         let data_type = plan.problems[0].data_type;
-        for (rank, problem) in plan.problems.iter().enumerate() {
-            if problem.ranks as usize != ranks
-                || problem.data_type != data_type
-                || problem.collective != plan.problems[0].collective
-                || problem.root as usize >= ranks
-            {
-                return Err(Refusal::Malformed(format!(
-                    "the problem of rank {rank} does not fit the plan"
-                )));
-            }
-        }
         let mut lanes = Vec::new();
         for (rank, part) in (0..).zip(&plan.ranks) {
-            if part.lanes.len() > LANES_MAX {
-                return Err(Refusal::Malformed(format!(
-                    "rank {rank} has {} lanes; the most is {LANES_MAX}",
-                    part.lanes.len()
-                )));
-            }
             for lane in 0..part.lanes.len() {
                 let place = Place { rank, lane, step: 0 };
                 lanes.push(Lane { place, clock: Rc::default(), puts: HashMap::new() });
@@ -220,35 +224,33 @@ impl<'p> Run<'p> {
             data_type,
             memory,
             expressions,
+            ready: (0..lanes.len()).collect(),
             lanes,
             counters: HashMap::new(),
             seen: HashMap::new(),
             puts: 0,
+            blank,
+            clocks: 1,
+            compared: 0,
             proof: Proof::default(),
         })
     }
 
     /// Runs every lane as far as it goes, until nothing moves.
     fn execute(&mut self) -> Result<(), Refusal> {
-        loop {
-            let mut moved = false;
-            let mut stuck = None;
-            for lane in 0..self.lanes.len() {
-                while let Some(step) = self.current(lane) {
-                    if !self.step(lane, step)? {
-                        stuck = stuck.or(Some((self.lanes[lane].place, step)));
-                        break;
-                    }
-                    self.lanes[lane].place.step += 1;
-                    self.proof.steps += 1;
-                    moved = true;
+        while let Some(lane) = self.ready.pop_front() {
+            while let Some(step) = self.current(lane) {
+                if !self.step(lane, step)? {
+                    break;
                 }
+                self.check_work(lane)?;
+                self.lanes[lane].place.step += 1;
+                self.proof.steps += 1;
             }
-            match stuck {
-                None => return Ok(()),
-                Some(_) if moved => {}
-                Some((place, step)) => return Err(self.deadlock(place, step)),
-            }
+        }
+        match self.deadlock() {
+            None => Ok(()),
+            Some(refusal) => Err(refusal),
         }
     }
 
@@ -257,15 +259,58 @@ impl<'p> Run<'p> {
         self.plan.ranks[place.rank as usize].lanes[place.lane].get(place.step).copied()
     }
 
-    fn deadlock(&self, place: Place, step: Step) -> Refusal {
-        let Step::Wait { peer, flag, count } = step else {
-            return illegal(place, "stuck in a step that never waits");
+    fn check_work(&self, lane: usize) -> Result<(), Refusal> {
+        let what = limits::exhausted(limits::Work {
+            cells: self.memory.visited(),
+            marks: self.memory.marks() + self.expressions.marks(),
+            compared: self.compared,
+            clock_entries: self.clocks as u64 * self.lanes.len() as u64,
+        });
+        match what {
+            None => Ok(()),
+            Some(what) => Err(Refusal::TooLarge { place: self.lanes[lane].place, what }),
+        }
+    }
+
+    /// The wait to blame where some stand for ever: one whose signal is not in the plan, else
+    /// the first of a cycle.
+    fn deadlock(&self) -> Option<Refusal> {
+        let standing: Vec<(Place, Rank, Flag, u32)> = (0..self.lanes.len())
+            .filter_map(|lane| match self.current(lane) {
+                Some(Step::Wait { peer, flag, count }) => {
+                    Some((self.lanes[lane].place, peer, flag, count))
+                }
+                _ => None,
+            })
+            .collect();
+        if standing.is_empty() {
+            return None;
+        }
+        let mut planned: HashMap<(Rank, Rank, Flag), u32> = HashMap::new();
+        for (rank, part) in (0..).zip(&self.plan.ranks) {
+            for step in part.lanes.iter().flatten() {
+                let (Step::Signal { peer, flag } | Step::Put { peer, signal: Some(flag), .. }) =
+                    *step
+                else {
+                    continue;
+                };
+                *planned.entry((rank, peer, flag)).or_default() += 1;
+            }
+        }
+        let total = |&(place, peer, flag, _): &(Place, Rank, Flag, u32)| {
+            planned.get(&(peer, place.rank, flag)).copied().unwrap_or(0)
         };
-        let raised = self
-            .counters
-            .get(&(peer, place.rank, flag))
-            .map_or(0, |c| u32::try_from(c.raised.len()).unwrap_or(u32::MAX));
-        Refusal::Deadlock { place, peer, flag, count, raised }
+        let blamed = standing.iter().find(|wait| total(wait) < wait.3).unwrap_or(&standing[0]);
+        let &(place, peer, flag, count) = blamed;
+        let why = if total(blamed) < count {
+            format!("which raises it only {} times", total(blamed))
+        } else {
+            match standing.iter().find(|wait| wait.0.rank == peer) {
+                Some((at, ..)) => format!("which itself stands at {at}"),
+                None => "which never comes to it".to_owned(),
+            }
+        };
+        Some(Refusal::Deadlock { place, peer, flag, count, why })
     }
 
     /// One step; `false` where it must wait.
@@ -276,6 +321,7 @@ impl<'p> Run<'p> {
                 if source.count != target.count || source.form != target.form {
                     return Err(illegal(place, "copies between spans of different shape"));
                 }
+                self.check_overlap(place, source, target)?;
                 let values = self.read(lane, source)?;
                 self.write(lane, target, values)?;
             }
@@ -292,6 +338,11 @@ impl<'p> Run<'p> {
             Step::Wait { peer, flag, count } => return self.wait(lane, peer, flag, count),
         }
         Ok(true)
+    }
+
+    /// Where an event took place.
+    fn place(&self, event: Event) -> Place {
+        Place { step: (event.step as usize).saturating_sub(1), ..self.lanes[event.lane].place }
     }
 
     fn event(&self, lane: usize) -> Event {
@@ -317,10 +368,29 @@ impl<'p> Run<'p> {
             }
             _ => place.rank,
         };
-        let length = span.bytes(self.data_type);
+        let length = span
+            .count
+            .checked_mul(span.form.size(self.data_type) as u64)
+            .ok_or_else(|| illegal(place, &format!("a span of {} values", span.count)))?;
         self.memory
             .locate(owner, span.region, span.offset, length, writes)
             .map_err(|what| illegal(place, &what))
+    }
+
+    /// What is read and written in one step is the same memory or quite apart: an executor goes
+    /// through both in an order of its own.
+    fn check_overlap(&self, place: Place, source: Span, target: Span) -> Result<(), Refusal> {
+        let apart = matches!(source.region, Region::Window(_) | Region::Scratch)
+            != matches!(target.region, Region::Window(_) | Region::Scratch);
+        if apart {
+            return Ok(());
+        }
+        let source = self.locate(place, source, false)?;
+        let target = self.locate(place, target, true)?;
+        if source != target && source.overlaps(&target) {
+            return Err(illegal(place, "source and target overlap"));
+        }
+        Ok(())
     }
 
     /// Scratch is used again by the next operations: whoever writes a peer's memory, or shows a
@@ -338,6 +408,17 @@ impl<'p> Run<'p> {
     fn check_peer(&self, place: Place, peer: Rank) -> Result<(), Refusal> {
         if peer as usize >= self.plan.ranks.len() {
             return Err(illegal(place, &format!("there is no rank {peer}")));
+        }
+        if peer == place.rank {
+            return Err(illegal(place, "a rank is not its own peer"));
+        }
+        Ok(())
+    }
+
+    fn check_flag(&self, place: Place, flag: Flag) -> Result<(), Refusal> {
+        let flags = self.plan.ranks[place.rank as usize].flags;
+        if flag >= flags {
+            return Err(illegal(place, &format!("flag {flag}: the plan has {flags}")));
         }
         Ok(())
     }
@@ -403,8 +484,7 @@ impl<'p> Run<'p> {
         let other = match other {
             memory::Conflict::InFlight => "a put still in flight".to_owned(),
             memory::Conflict::With(event, kind) => {
-                let at = self.lanes[event.lane].place;
-                format!("the {kind} at {}", Place { step: event.step as usize - 1, ..at })
+                format!("the {kind} at {}", self.place(event))
             }
         };
         Refusal::Race {
@@ -438,6 +518,7 @@ impl<'p> Run<'p> {
             if operand.span.count != target.count {
                 return Err(illegal(place, "operands of different length"));
             }
+            self.check_overlap(place, operand.span, target)?;
             let values = self.read(lane, operand.span)?;
             let size = operand.span.form.size(self.data_type) as u64;
             let mut runs = Vec::with_capacity(values.len());
@@ -495,7 +576,7 @@ impl<'p> Run<'p> {
             return Err(illegal(place, "puts land in the peer's scratch or output only"));
         }
         let mapped = self.plan.hosts[peer as usize] == self.plan.hosts[place.rank as usize];
-        if mapped && peer != place.rank && target.region != Region::Scratch {
+        if mapped && target.region != Region::Scratch {
             return Err(illegal(place, &format!("rank {peer} maps only its scratch here")));
         }
         self.check_touch(place, place.rank, peer)?;
@@ -518,9 +599,7 @@ impl<'p> Run<'p> {
     fn signal(&mut self, lane: usize, peer: Rank, flag: Flag) -> Result<(), Refusal> {
         let place = self.lanes[lane].place;
         self.check_peer(place, peer)?;
-        if usize::from(flag) >= FLAGS_MAX {
-            return Err(illegal(place, &format!("flag {flag}: the most is {}", FLAGS_MAX - 1)));
-        }
+        self.check_flag(place, flag)?;
         let puts = self.lanes[lane].puts.get(&peer).map_or(0, Vec::len);
         let step = self.event(lane).step;
         let clock = Rc::clone(&self.lanes[lane].clock);
@@ -532,6 +611,10 @@ impl<'p> Run<'p> {
             ));
         }
         counter.raised.push(Raised { clock, lane, step, puts });
+        if counter.stands_for != 0 && counter.raised.len() >= counter.stands_for as usize {
+            counter.stands_for = 0;
+            self.ready.extend(counter.waiter);
+        }
         self.proof.signals += 1;
         Ok(())
     }
@@ -539,6 +622,7 @@ impl<'p> Run<'p> {
     fn wait(&mut self, lane: usize, peer: Rank, flag: Flag, count: u32) -> Result<bool, Refusal> {
         let place = self.lanes[lane].place;
         self.check_peer(place, peer)?;
+        self.check_flag(place, flag)?;
         if count == 0 {
             return Err(illegal(place, "waits for no signal at all"));
         }
@@ -550,16 +634,20 @@ impl<'p> Run<'p> {
             ));
         }
         let Some(raised) = counter.raised.get(count as usize - 1) else {
+            counter.stands_for = count;
             return Ok(false);
         };
-        counter.waited = counter.waited.max(count);
         let (clock, from, step, puts) =
             (Rc::clone(&raised.clock), raised.lane, raised.step, raised.puts);
-        let mine = Rc::make_mut(&mut self.lanes[lane].clock);
-        for (known, told) in mine.iter_mut().zip(clock.iter()) {
-            *known = (*known).max(*told);
+        // Only this lane waits here, and it now knows all that the signals up to this one tell.
+        let told = counter.waited.min(count) as usize..count as usize;
+        for raised in &mut counter.raised[told] {
+            let old = std::mem::replace(&mut raised.clock, Rc::clone(&self.blank));
+            self.clocks -= usize::from(Rc::strong_count(&old) == 1);
         }
-        mine[from] = mine[from].max(step);
+        counter.waited = counter.waited.max(count);
+        self.learn(lane, from, step, &clock);
+        self.clocks -= usize::from(Rc::strong_count(&clock) == 1);
         let event = self.event(lane);
         let seen = self.seen.entry((from, lane)).or_default();
         if let Some(sent) = self.lanes[from].puts.get(&place.rank).filter(|_| puts > *seen) {
@@ -571,6 +659,21 @@ impl<'p> Run<'p> {
         Ok(true)
     }
 
+    /// What a signal at `step` of lane `from` tells. Who knows of that step has been told already.
+    fn learn(&mut self, lane: usize, from: usize, step: u32, told: &Rc<Clock>) {
+        let mine = &mut self.lanes[lane].clock;
+        if mine[from] >= step {
+            return;
+        }
+        self.clocks += usize::from(Rc::strong_count(mine) > 1);
+        self.compared += told.len() as u64;
+        let mine = Rc::make_mut(mine);
+        for (known, told) in mine.iter_mut().zip(told.iter()) {
+            *known = (*known).max(*told);
+        }
+        mine[from] = step;
+    }
+
     fn check_signals(&self) -> Result<(), Refusal> {
         let mut left: Vec<_> = self
             .counters
@@ -578,16 +681,20 @@ impl<'p> Run<'p> {
             .filter(|(_, counter)| counter.raised.len() != counter.waited as usize)
             .collect();
         left.sort_by_key(|(key, _)| **key);
-        match left.first() {
-            None => Ok(()),
-            Some((key, counter)) => Err(Refusal::LeftOver {
-                from: key.0,
-                to: key.1,
-                flag: key.2,
-                raised: u32::try_from(counter.raised.len()).unwrap_or(u32::MAX),
-                waited: counter.waited,
-            }),
-        }
+        let Some((key, counter)) = left.first() else {
+            return Ok(());
+        };
+        let place = match counter.raised.get(counter.waited as usize) {
+            Some(raised) => self.place(Event { lane: raised.lane, step: raised.step }),
+            None => Place { rank: key.0, lane: 0, step: 0 },
+        };
+        Err(Refusal::LeftOver {
+            place,
+            to: key.1,
+            flag: key.2,
+            raised: counter.waited.saturating_add(1),
+            waited: counter.waited,
+        })
     }
 
     /// What the lanes of `rank` know at the end, joined.
@@ -610,3 +717,6 @@ fn known(clock: &Clock, lane: usize, event: Event) -> bool {
 fn illegal(place: Place, what: &str) -> Refusal {
     Refusal::Illegal { place, what: what.to_owned() }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,8 +16,8 @@
 //! - [`Control`] and [`Health`]: the thread that runs a board over real connections, and what the
 //!   data path sees of it: one atomic.
 //!
-//! *Invariant*: nothing here is on the data path. While nothing fails, the control thread sleeps
-//! in `poll` and sends nothing.
+//! *Invariant*: nothing here is on the data path. While nothing fails and nobody waits for long,
+//! the control thread sleeps in `poll` and sends nothing.
 
 mod board;
 mod decide;

@@ -12,24 +12,17 @@ mod links;
 #[cfg(all(test, not(loom)))]
 mod simulator;
 
-pub(crate) use execution::{Buffers, Execution, Part, Prepared};
+pub(crate) use execution::{Buffers, Execution, Gate, Part, Prepared};
 pub(crate) use links::Links;
 
 use crate::plan::plan::Flag;
 use crate::plan::types::Rank;
-use crate::transport::{Area, Beginning, Context, PutRequest, Trouble};
+use crate::transport::{Area, Context, PutRequest, Trouble};
 
 /// The world an [`Execution`] runs in.
 pub(crate) trait Fabric {
-    /// A rank that maps this one's memory and may still read or write scratch of an operation
-    /// before `sequence`, which therefore nobody may use again yet.
-    ///
-    /// It is not enough to ask the peers of the next operation: a third rank may still read what
-    /// one of them has shown it.
-    fn occupant(&mut self, sequence: u64) -> Option<Rank>;
-
-    /// The operation begins: what peers have put for it may land.
-    fn begin(&mut self, peer: Rank, context: Context, beginning: &Beginning);
+    /// Whether `peer`, which maps memory with this rank, has completed so many collectives.
+    fn has_completed(&mut self, peer: Rank, operations: u64) -> bool;
 
     /// Whether everything sent to `peer` is out of this process's hands.
     fn flush(&mut self, peer: Rank) -> Result<bool, Trouble>;

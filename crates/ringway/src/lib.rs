@@ -22,6 +22,9 @@ pub mod control;
 pub mod element;
 pub mod error;
 mod executor;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod log;
 mod os;
 pub mod reduce;

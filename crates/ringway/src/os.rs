@@ -5,13 +5,13 @@
 
 #![allow(
     unsafe_code,
-    reason = "getifaddrs hands out a C list, and inherited descriptors are plain numbers"
+    reason = "getifaddrs hands out a C list, inherited descriptors are plain numbers, ioctl takes a pointer"
 )]
 
 use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 
 /// One address of one network interface that is up.
@@ -112,6 +112,19 @@ pub(crate) fn duplicate_inherited(number: RawFd) -> io::Result<OwnedFd> {
     //   answers EBADF when the number is not an open descriptor.
     let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
     Ok(rustix::io::fcntl_dupfd_cloexec(borrowed, 3)?)
+}
+
+/// Bytes that were sent on a socket and that the other side's kernel has not acknowledged yet; 0 if
+/// that cannot be told.
+///
+/// # References
+/// `SIOCOUTQ` in tcp(7).
+pub(crate) fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> usize {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: SIOCOUTQ (the same number as TIOCOUTQ) writes one int, for which there is room;
+    // the descriptor is open for as long as it is borrowed.
+    let outcome = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if outcome == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 //! * `put`: write to the peer's scratch or output, then perhaps raise a counter there;
 //! * `signal` and `reached`: raise a counter at the peer, look at one of ours;
 //! * `window`: the peer's scratch, where the transport maps it;
-//! * `may_touch`: whether the peer is done with the scratch that an operation is about to use;
+//! * `has_completed`: whether the peer is done with scratch that is about to be used again;
 //! * `poll` and `interest`: move bytes in the background, and say what to sleep on;
 //! * `description`: what was chosen and why.
 //!
@@ -104,7 +104,7 @@ pub(crate) struct PutRequest {
 /// What can go wrong on a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// The peer made another call as operation `sequence`.
+    /// The peer made another call in this operation (or message) of the sequence.
     Mismatch { peer: Rank, sequence: u64 },
     /// The connection is gone or spoke nonsense.
     Broken { peer: Rank, cause: String },
@@ -151,8 +151,11 @@ pub(crate) trait Link: Send + std::fmt::Debug {
         None
     }
 
-    /// Whether the peer has completed all collectives before `sequence`, or need not have.
-    fn may_touch(&mut self, sequence: u64) -> bool;
+    /// Whether the peer has completed so many collectives. Asked only where memory is mapped:
+    /// elsewhere a peer takes nothing of an operation it has not entered.
+    fn has_completed(&mut self, _operations: u64) -> bool {
+        true
+    }
 
     /// Whether everything that was put and signalled is out of this process's hands; moves it on
     /// if not. Nobody looks after an operation that is over.

@@ -71,6 +71,7 @@ pub(super) struct Expressions {
     members: Vec<Arc<[(Rank, Rank)]>>,
     leaves: HashMap<Rank, Expression>,
     folds: HashMap<(Expression, Expression), Expression>,
+    marks: u64,
 }
 
 impl Expressions {
@@ -83,7 +84,13 @@ impl Expressions {
         made
     }
 
+    /// Memory taken so far, in entries.
+    pub(super) fn marks(&self) -> u64 {
+        self.marks
+    }
+
     fn push(&mut self, node: Node, members: Arc<[(Rank, Rank)]>) -> Expression {
+        self.marks += 4 + members.len() as u64;
         self.nodes.push(node);
         self.members.push(members);
         Expression(u32::try_from(self.nodes.len() - 1).expect("fewer than 2^32 expressions"))

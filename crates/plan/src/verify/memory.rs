@@ -29,6 +29,14 @@ pub(super) struct Bytes {
     pub(super) end: u64,
 }
 
+impl Bytes {
+    pub(super) fn overlaps(&self, other: &Self) -> bool {
+        (self.rank, self.space) == (other.rank, other.space)
+            && self.start < other.end
+            && other.start < self.end
+    }
+}
+
 /// The access that is unordered with ours.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Conflict {
@@ -89,6 +97,8 @@ struct RankMemory {
 #[derive(Debug)]
 pub(super) struct Memory {
     ranks: Vec<RankMemory>,
+    visited: u64,
+    marks: u64,
 }
 
 impl Memory {
@@ -110,16 +120,26 @@ impl Memory {
                 }
             })
             .collect();
-        Self { ranks }
+        Self { ranks, visited: 0, marks: 0 }
+    }
+
+    /// Cells and marks looked at so far.
+    pub(super) fn visited(&self) -> u64 {
+        self.visited
+    }
+
+    /// Marks of readers and witnesses made so far.
+    pub(super) fn marks(&self) -> u64 {
+        self.marks
     }
 
     /// Writes what stands in the inputs before the operation begins.
     pub(super) fn fill_input(&mut self, rank: Rank, value: Value) {
         let length = self.ranks[rank as usize].lengths[Space::Input as usize];
-        if let Ok(bytes) = self.locate(rank, Region::Input(0), 0, length, false)
-            && length > 0
-        {
-            self.cells(bytes).insert(bytes.start, Cell::new(bytes.end, value));
+        let place = self.locate(rank, Region::Input(0), 0, length, false);
+        if let Some(bytes) = place.ok().filter(|_| length > 0) {
+            self.ranks[rank as usize].spaces[bytes.space as usize]
+                .insert(bytes.start, Cell::new(bytes.end, value));
         }
     }
 
@@ -172,8 +192,11 @@ impl Memory {
         }
     }
 
-    fn cells(&mut self, bytes: Bytes) -> &mut Cells {
-        &mut self.ranks[bytes.rank as usize].spaces[bytes.space as usize]
+    /// The cells of `bytes`' space, cut at its ends.
+    fn cut(&mut self, bytes: Bytes) -> &mut Cells {
+        let cells = &mut self.ranks[bytes.rank as usize].spaces[bytes.space as usize];
+        self.marks += cover(cells, bytes);
+        cells
     }
 
     /// The values in `bytes` as runs (offset from the start, value), noting the read.
@@ -183,26 +206,26 @@ impl Memory {
         event: Event,
         known: &dyn Fn(Event) -> bool,
     ) -> Result<Vec<(u64, Value)>, Conflict> {
-        let cells = self.cells(bytes);
-        cover(cells, bytes);
         let mut values: Vec<(u64, Value)> = Vec::new();
-        for (at, cell) in cells.range_mut(bytes.start..bytes.end) {
+        let (mut visited, mut marks) = (0, 0);
+        for (at, cell) in self.cut(bytes).range_mut(bytes.start..bytes.end) {
             cell.check_written(known)?;
-            match cell.readers.iter_mut().find(|reader| reader.lane == event.lane) {
-                Some(reader) => reader.step = event.step,
-                None => cell.readers.push(event),
-            }
+            visited += 1 + cell.readers.len() as u64;
+            // Whoever knows of this read knows of the reads that this one knows of.
+            cell.readers.retain(|reader| !known(*reader));
+            cell.readers.push(event);
+            marks += 1;
             push_run(&mut values, at - bytes.start, cell.value);
         }
+        self.visited += visited;
+        self.marks += marks;
         Ok(values)
     }
 
     /// The values in `bytes`, without noting a read.
     pub(super) fn look(&mut self, bytes: Bytes) -> Vec<(u64, Value)> {
-        let cells = self.cells(bytes);
-        cover(cells, bytes);
         let mut values = Vec::new();
-        for (at, cell) in cells.range(bytes.start..bytes.end) {
+        for (at, cell) in self.cut(bytes).range(bytes.start..bytes.end) {
             push_run(&mut values, at - bytes.start, cell.value);
         }
         values
@@ -216,15 +239,18 @@ impl Memory {
         writer: Writer,
         known: &dyn Fn(Event) -> bool,
     ) -> Result<(), Conflict> {
-        let cells = self.cells(bytes);
-        cover(cells, bytes);
+        let mut visited = 0;
+        let cells = self.cut(bytes);
         for cell in cells.range(bytes.start..bytes.end).map(|(_, cell)| cell) {
+            visited += 1 + cell.readers.len() as u64;
             cell.check_written(known)?;
             if let Some(reader) = cell.readers.iter().find(|reader| !known(**reader)) {
                 return Err(Conflict::With(*reader, "read"));
             }
         }
-        let old: Vec<u64> = cells.range(bytes.start..bytes.end).map(|(at, _)| *at).collect();
+        // The first cell is overwritten, as most writes are as long as the one before.
+        let old: Vec<u64> =
+            cells.range(bytes.start..bytes.end).skip(1).map(|(at, _)| *at).collect();
         for at in old {
             cells.remove(&at);
         }
@@ -237,18 +263,30 @@ impl Memory {
             }
             cells.insert(bytes.start + at, cell);
         }
+        self.visited += visited;
         Ok(())
     }
 
     /// A wait has seen `put` arrive, if it still stands there.
     pub(super) fn land(&mut self, bytes: Bytes, put: PutId, event: Event) {
-        let cells = self.cells(bytes);
-        cover(cells, bytes);
-        for (_, cell) in cells.range_mut(bytes.start..bytes.end) {
+        let (mut visited, mut marks) = (0, 0);
+        for (_, cell) in self.cut(bytes).range_mut(bytes.start..bytes.end) {
+            visited += 1;
             if cell.put == Some(put) {
                 cell.witnesses.push(event);
+                marks += 1;
             }
         }
+        self.visited += visited;
+        self.marks += marks;
+    }
+
+    /// The step that left the value at the start of `bytes`, or saw it arrive.
+    pub(super) fn witness(&mut self, bytes: Bytes) -> Option<Event> {
+        self.cut(bytes)
+            .range(bytes.start..bytes.end)
+            .next()
+            .and_then(|(_, cell)| cell.witnesses.first().copied())
     }
 }
 
@@ -260,10 +298,13 @@ fn push_run(values: &mut Vec<(u64, Value)>, at: u64, value: Value) {
     }
 }
 
-/// Makes cells begin at the start and end of `bytes`, and fills gaps with unwritten ones.
-fn cover(cells: &mut Cells, bytes: Bytes) {
-    if bytes.start == bytes.end {
-        return;
+/// Makes cells begin at the start and end of `bytes`, and fills gaps with unwritten ones. Says how
+/// many marks were copied.
+fn cover(cells: &mut Cells, bytes: Bytes) -> u64 {
+    let mut marks = 0;
+    let exact = cells.get(&bytes.start).map(|cell| cell.end);
+    if bytes.start == bytes.end || exact == Some(bytes.end) {
+        return marks;
     }
     for at in [bytes.start, bytes.end] {
         let split = cells.range_mut(..at).next_back().filter(|(_, cell)| cell.end > at).map(
@@ -275,6 +316,7 @@ fn cover(cells: &mut Cells, bytes: Bytes) {
             },
         );
         if let Some(rest) = split {
+            marks += 1 + (rest.readers.len() + rest.witnesses.len()) as u64;
             cells.insert(at, rest);
         }
     }
@@ -290,6 +332,8 @@ fn cover(cells: &mut Cells, bytes: Bytes) {
         gaps.push((at, bytes.end));
     }
     for (start, end) in gaps {
+        marks += 1;
         cells.insert(start, Cell::new(end, Value::UNWRITTEN));
     }
+    marks
 }

@@ -14,17 +14,17 @@ pub(super) fn check(run: &mut Run<'_>) -> Result<(), Refusal> {
         Collective::SendRecv => return Ok(()),
         _ => {}
     }
-    let mut reference: Vec<Option<Vec<(u64, Value)>>> = vec![None];
+    let mut reference: Option<Vec<(u64, Value)>> = None;
     for rank in 0..ranks {
         let problem = run.plan.problems[rank as usize].clone();
         let whole = Extent::new(0, problem.output_count(rank));
         match problem.collective {
             Collective::AllReduce | Collective::Reduce => {
                 let found = check_folded(run, rank, whole, 0)?;
-                if let Some(first) = &reference[0] {
-                    same_fold(run, rank, first, &found)?;
-                } else if whole.count > 0 {
-                    reference[0] = Some(found);
+                match &reference {
+                    _ if whole.count == 0 => {}
+                    Some(first) => same_fold(run, rank, first, &found)?,
+                    None => reference = Some(found),
                 }
             }
             Collective::ReduceScatter => {
@@ -63,6 +63,7 @@ fn check_barrier(run: &Run<'_>, ranks: Rank) -> Result<(), Refusal> {
             if !entered && other != rank {
                 return Err(Refusal::WrongResult {
                     rank,
+                    writer: None,
                     index: 0,
                     found: format!("left without knowing that rank {other} entered"),
                     expected: "a barrier".to_owned(),
@@ -97,7 +98,7 @@ fn check_moved(
     let found = output(run, rank, extent);
     match found.iter().find(|(at, value)| *value != expected.after(*at)) {
         None => Ok(()),
-        Some((at, value)) => Err(wrong(run, rank, extent.start + at / size, *value, || {
+        Some((at, value)) => Err(wrong(run, rank, extent.start + at / size, *value, |_| {
             format!("input r{source} of value {}", index + at / size)
         })),
     }
@@ -123,7 +124,7 @@ fn check_folded(
             && run.expressions.covers_all(value.expression, ranks)
             && (level == Level::Run || value.expression == canonical);
         if !right {
-            return Err(wrong(run, rank, extent.start + at / size, *value, || {
+            return Err(wrong(run, rank, extent.start + at / size, *value, |_| {
                 let order = if level == Level::Shape { "in rank order " } else { "" };
                 format!("the fold of all {ranks} inputs {order}of value {}", index + at / size)
             }));
@@ -132,33 +133,53 @@ fn check_folded(
     Ok(found)
 }
 
-/// Two ranks that hold the same result fold it the same way.
+/// Two ranks that hold the same result fold it the same way: the same runs, as long runs of the
+/// same values are never cut.
 fn same_fold(
-    run: &Run<'_>,
+    run: &mut Run<'_>,
     rank: Rank,
     first: &[(u64, Value)],
     found: &[(u64, Value)],
 ) -> Result<(), Refusal> {
     let size = run.data_type.size() as u64;
-    match found.iter().zip(first).find(|(mine, theirs)| mine != theirs) {
-        None => Ok(()),
-        Some(((at, mine), (_, theirs))) => Err(wrong(run, rank, at / size, *mine, || {
-            format!("{} as on rank 0", run.expressions.describe(*theirs))
-        })),
-    }
+    let differ = (0..first.len().max(found.len())).find(|i| first.get(*i) != found.get(*i));
+    let Some(index) = differ else {
+        return Ok(());
+    };
+    // Where one list ends, or cuts later, its last run goes on.
+    let at = [first, found]
+        .iter()
+        .filter_map(|runs| runs.get(index).map(|run| run.0))
+        .min()
+        .unwrap_or(0);
+    let standing = |runs: &[(u64, Value)]| {
+        runs.iter().rfind(|run| run.0 <= at).map_or(Value::UNWRITTEN, |run| run.1.after(at - run.0))
+    };
+    let (mine, theirs) = (standing(found), standing(first));
+    Err(wrong(run, rank, at / size, mine, |run| {
+        format!("{} as on other ranks", run.expressions.describe(theirs))
+    }))
 }
 
 fn wrong(
-    run: &Run<'_>,
+    run: &mut Run<'_>,
     rank: Rank,
     index: u64,
     found: Value,
-    expected: impl FnOnce() -> String,
+    expected: impl FnOnce(&Run<'_>) -> String,
 ) -> Refusal {
+    let size = run.data_type.size() as u64;
+    let writer = run
+        .memory
+        .locate(rank, Region::Output(0), index * size, size, true)
+        .ok()
+        .and_then(|bytes| run.memory.witness(bytes))
+        .map(|event| run.place(event));
     Refusal::WrongResult {
         rank,
+        writer,
         index,
         found: run.expressions.describe(found),
-        expected: expected(),
+        expected: expected(run),
     }
 }

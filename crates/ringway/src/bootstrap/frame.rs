@@ -121,6 +121,28 @@ fn mac(key: &SessionKey, direction: u8, number: u64, header: &[u8], body: &[u8])
         .into()
 }
 
+/// Writes the frame that `side` sends as its `number`th.
+pub(crate) fn append(
+    out: &mut Vec<u8>,
+    (key, side, number): (&SessionKey, Side, u64),
+    kind: u16,
+    body: &[u8],
+) -> Result<(), FrameError> {
+    let too_long = FrameError::TooLong { bytes: body.len() };
+    let length = u32::try_from(body.len()).map_err(|_| too_long.clone())?;
+    if body.len() > BODY_MAX_BYTES {
+        return Err(too_long);
+    }
+    let header =
+        HeaderFrame { length: U32::new(length), kind: U16::new(kind), reserved: U16::ZERO };
+    let header = header.as_bytes();
+    let mac = mac(key, side.outgoing(), number, header, body);
+    out.extend_from_slice(header);
+    out.extend_from_slice(body);
+    out.extend_from_slice(&mac[..MAC_BYTES]);
+    Ok(())
+}
+
 /// Turns the bytes of one direction into frames. Pure: it reads nothing by itself.
 #[derive(Debug)]
 pub struct Decoder {
@@ -214,19 +236,8 @@ impl ControlStream {
 
     /// Adds a frame to what waits to be written.
     pub fn queue(&mut self, kind: u16, body: &[u8]) -> Result<(), FrameError> {
-        let too_long = FrameError::TooLong { bytes: body.len() };
-        let length = u32::try_from(body.len()).map_err(|_| too_long.clone())?;
-        if body.len() > BODY_MAX_BYTES {
-            return Err(too_long);
-        }
-        let header =
-            HeaderFrame { length: U32::new(length), kind: U16::new(kind), reserved: U16::ZERO };
-        let header = header.as_bytes();
-        let mac = mac(&self.key, self.side.outgoing(), self.sent, header, body);
+        append(&mut self.outbox, (&self.key, self.side, self.sent), kind, body)?;
         self.sent += 1;
-        self.outbox.extend_from_slice(header);
-        self.outbox.extend_from_slice(body);
-        self.outbox.extend_from_slice(&mac[..MAC_BYTES]);
         Ok(())
     }
 

@@ -155,6 +155,14 @@ impl UniqueId {
         Ok(Self { bytes })
     }
 
+    /// The bytes with the checksum they should have: a fuzzer cannot guess it.
+    #[cfg(fuzzing)]
+    pub(crate) fn sealed(bytes: [u8; UNIQUE_ID_BYTES]) -> [u8; UNIQUE_ID_BYTES] {
+        let mut frame: IdFrame = zerocopy::transmute!(bytes);
+        frame.checksum = checksum(&frame);
+        zerocopy::transmute!(frame)
+    }
+
     pub(crate) fn key(&self) -> Key {
         Key::from_bytes(self.frame().key)
     }

@@ -8,10 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::engine::{ASK_AFTER, LEFT_AFTER};
 use crate::bootstrap::Session;
 use crate::bootstrap::auth::{self, Key, Purpose};
 use crate::bootstrap::gate::Rejections;
-use crate::control::{Acceptor, Health};
+use crate::control::{Acceptor, Health, Report};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::types::Rank;
 
@@ -40,9 +41,10 @@ impl Arrivals {
         health: &Health,
         deadline: Instant,
     ) -> Result<Option<Vec<TcpStream>>> {
+        let mut wait = Wait::begin();
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         while streams.get(&peer).is_none_or(|arrived| arrived.len() < count) {
-            if health.is_raised() {
+            if health.is_raised() || wait.has_left(peer, health) {
                 return Ok(None);
             }
             if Instant::now() >= deadline {
@@ -51,6 +53,7 @@ impl Arrivals {
                     format!("rank {peer} did not open its {count} data connections in time"),
                 ));
             }
+            wait.look(health);
             let pause = Duration::from_millis(20);
             streams =
                 self.changed.wait_timeout(streams, pause).unwrap_or_else(PoisonError::into_inner).0;
@@ -124,6 +127,37 @@ impl Acceptor for Door {
     }
 }
 
+/// A wait for a peer's connections.
+struct Wait {
+    started: Instant,
+    /// When the neighbours were last asked what they are doing.
+    asked: Duration,
+}
+
+impl Wait {
+    fn begin() -> Self {
+        Self { started: Instant::now(), asked: Duration::ZERO }
+    }
+
+    /// The peer may be in another call, in which it needs no connection to this rank.
+    fn look(&mut self, health: &Health) {
+        let waited = self.started.elapsed();
+        if waited > ASK_AFTER && waited > 2 * self.asked {
+            self.asked = waited;
+            health.compare();
+        }
+    }
+
+    /// Reports a peer that has left, once nothing of it can be under way any more. Whether it has.
+    fn has_left(&self, peer: Rank, health: &Health) -> bool {
+        let left = self.started.elapsed() > LEFT_AFTER && health.is_gone(peer);
+        if left {
+            health.report(Report::Left { rank: peer });
+        }
+        left
+    }
+}
+
 /// The `count` connections to `peer`, in the same order on both sides. `None` when the
 /// communicator has failed meanwhile.
 pub(crate) fn connect(
@@ -136,18 +170,19 @@ pub(crate) fn connect(
     if session.rank > peer {
         return arrivals.take(peer, usize::from(count), health, deadline);
     }
+    let mut wait = Wait::begin();
     let mut streams = Vec::with_capacity(usize::from(count));
     for connection in 0..count {
         loop {
-            let step = deadline.min(Instant::now() + Duration::from_millis(500));
+            let step = deadline.min(Instant::now() + Duration::from_millis(200));
             match session.dial(peer, Purpose::Data { connection }, 0, step) {
                 Ok((stream, _)) => {
                     streams.push(stream);
                     break;
                 }
-                Err(_) if health.is_raised() => return Ok(None),
+                Err(_) if health.is_raised() || wait.has_left(peer, health) => return Ok(None),
                 Err(error) if Instant::now() >= deadline => return Err(error),
-                Err(_) => {}
+                Err(_) => wait.look(health),
             }
         }
     }

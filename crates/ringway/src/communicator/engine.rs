@@ -9,7 +9,7 @@ use super::idle::{Idle, Next, Patience};
 use crate::bootstrap::Session;
 use crate::control::{AGREEMENT_MS_MAX, Health, Journal, Report, Signature};
 use crate::error::{Error, ErrorKind, Result};
-use crate::executor::{Buffers, Execution, Links, Part, Prepared, Progress};
+use crate::executor::{Buffers, Execution, Gate, Links, Part, Prepared, Progress};
 use crate::plan::types::Rank;
 use crate::transport::shm::{self, GENERATIONS, Segment};
 use crate::transport::tcp::TcpLink;
@@ -18,8 +18,12 @@ use crate::transport::{Area, Beginning, Context, LinkDescription, OperationTag, 
 /// How long a wait stands before the peers compare what they are doing.
 const COMPARE_AFTER: Duration = Duration::from_millis(1);
 
+/// How long a wait stands before the control plane compares what neighbours are doing: links
+/// only compare with ranks they have been made to.
+pub(super) const ASK_AFTER: Duration = Duration::from_millis(50);
+
 /// How long a wait for a rank that has left stands.
-const LEFT_AFTER: Duration = Duration::from_millis(100);
+pub(super) const LEFT_AFTER: Duration = Duration::from_millis(100);
 
 /// Everything an operation needs while it runs. One thread at a time.
 #[derive(Debug)]
@@ -32,6 +36,8 @@ pub(crate) struct Engine {
     pub(crate) journal: Arc<Journal>,
     pub(crate) patience: Patience,
     pub(crate) connections: u16,
+    /// The other ranks of this host.
+    pub(crate) neighbours: Arc<[Rank]>,
     /// Why each peer is not reached by shared memory.
     pub(crate) refusals: Vec<String>,
     /// Collectives begun.
@@ -46,7 +52,7 @@ pub(crate) struct Engine {
 pub(crate) struct ScratchUse {
     small: u64,
     /// For each generation, one more than the sequence of its last user.
-    generations: [u64; GENERATIONS as usize],
+    generations: [u64; GENERATIONS],
     large: u64,
 }
 
@@ -58,7 +64,7 @@ impl ScratchUse {
         if bytes > layout.small_bytes {
             return (layout.large(), std::mem::replace(&mut self.large, sequence + 1));
         }
-        let index = self.small % GENERATIONS;
+        let index = self.small % GENERATIONS as u64;
         self.small += 1;
         let slot = usize::try_from(index).expect("few generations");
         (layout.small(index), std::mem::replace(&mut self.generations[slot], sequence + 1))
@@ -80,6 +86,9 @@ struct Running {
     prepared: Arc<Prepared>,
     context: Context,
     tag: OperationTag,
+    /// What the links are told once the gate is open. Not before: what a peer on another host
+    /// sends would land in scratch that a rank of this host may still read.
+    beginning: Option<Beginning>,
     done: bool,
 }
 
@@ -104,20 +113,22 @@ impl Engine {
         shm::announce(&self.own, tag);
         self.connect(&prepared.peers, started, deadline)?;
         let bytes = prepared.plan.scratch_bytes;
-        let (base, after) = self.scratch.assign(&self.own, bytes, self.sequence);
+        let (base, operations) = self.scratch.assign(&self.own, bytes, self.sequence);
+        let gate = Gate { ranks: Arc::clone(&self.neighbours), operations };
         let scratch = self.own_area(base, bytes);
         let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
         let beginning =
             Beginning { tag, scratch, outputs: buffers.outputs.clone(), remote_scratch: base };
-        let (context, begin) = (Context::Collective, (beginning, after));
         // SAFETY: the caller's promise.
-        let execution =
-            unsafe { Execution::new(Arc::clone(prepared), buffers, parts, context, begin) };
+        let execution = unsafe {
+            Execution::new(Arc::clone(prepared), buffers, parts, (Context::Collective, gate))
+        };
         let running = Running {
             execution,
             prepared: Arc::clone(prepared),
             context: Context::Collective,
             tag,
+            beginning: Some(beginning),
             done: false,
         };
         self.run(vec![running], started, deadline)?;
@@ -195,9 +206,9 @@ impl Engine {
             Part { data_type: crate::plan::types::DataType::U8, kernel: None, scales: Vec::new() };
         // SAFETY: the caller's promise.
         let execution = unsafe {
-            Execution::new(Arc::clone(&prepared), buffers, vec![bytes], context, (beginning, 0))
+            Execution::new(Arc::clone(&prepared), buffers, vec![bytes], (context, Gate::default()))
         };
-        Running { execution, prepared, context, tag, done: false }
+        Running { execution, prepared, context, tag, beginning: Some(beginning), done: false }
     }
 
     fn own_area(&self, base: u64, bytes: u64) -> Area {
@@ -337,6 +348,16 @@ impl Engine {
     ) -> std::result::Result<(bool, Option<Rank>), Trouble> {
         let (mut moved, mut blocked) = (false, None);
         for one in running.iter_mut().filter(|one| !one.done) {
+            if let Some(beginning) = one.beginning.take() {
+                if let Some(peer) = one.execution.gate(&mut self.links) {
+                    one.beginning = Some(beginning);
+                    blocked = Some(peer);
+                    continue;
+                }
+                for peer in &one.prepared.peers {
+                    self.links.link(*peer).begin(one.context, &beginning);
+                }
+            }
             match one.execution.poll(&mut self.links)? {
                 Progress::Done => {
                     one.done = true;
@@ -375,6 +396,9 @@ impl Engine {
     fn watch(&self, peer: Rank, waited: Duration) {
         let since_ms = self.health.now_ms().saturating_sub(millis(waited));
         self.journal.wait_begin(peer, since_ms);
+        if waited > ASK_AFTER {
+            self.health.compare();
+        }
         if waited > LEFT_AFTER && self.health.is_gone(peer) {
             self.health.report(Report::Left { rank: peer });
         }
@@ -392,18 +416,32 @@ impl Engine {
     }
 
     fn fail(&self, trouble: Trouble, running: &[Running]) -> Error {
-        let collective = running.iter().find(|one| one.context == Context::Collective);
-        self.health.report(match (trouble, collective) {
-            (Trouble::Mismatch { peer, sequence }, Some(_)) => {
+        let collective = running.iter().any(|one| one.context == Context::Collective);
+        self.health.report(match trouble {
+            Trouble::Mismatch { peer, sequence } if collective => {
                 Report::Mismatch { sequence, with: peer }
             }
-            (Trouble::Mismatch { peer, .. }, None) => Report::LinkBroken {
+            Trouble::Mismatch { peer, .. } => Report::LinkBroken {
                 peer,
                 cause: "a send and the recv it meets have different sizes".to_owned(),
             },
-            (Trouble::Broken { peer, cause }, _) => Report::LinkBroken { peer, cause },
+            Trouble::Broken { peer, .. } if self.says_goodbye(peer) => Report::Left { rank: peer },
+            Trouble::Broken { peer, cause } => Report::LinkBroken { peer, cause },
         });
         self.verdict()
+    }
+
+    /// Whether a rank whose connection has ended is leaving: its goodbye takes another way, and
+    /// may come a moment later.
+    fn says_goodbye(&self, peer: Rank) -> bool {
+        let started = Instant::now();
+        while !self.health.is_gone(peer) {
+            if self.health.is_raised() || started.elapsed() > LEFT_AFTER {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        true
     }
 
     /// The error all ranks agree on.

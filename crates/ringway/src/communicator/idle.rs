@@ -17,7 +17,7 @@ impl Patience {
     /// cores it takes the time of the very rank one waits for.
     pub(crate) fn new(local_ranks: usize, cores: usize, wanted: Option<Duration>) -> Self {
         let crowded = local_ranks > cores;
-        let spin = wanted.unwrap_or(Duration::from_micros(if crowded { 0 } else { 50 }));
+        let spin = wanted.unwrap_or_else(|| Duration::from_micros(if crowded { 0 } else { 50 }));
         let yields = Duration::from_micros(if crowded { 100 } else { 50 });
         Self { spin, yields }
     }
@@ -65,7 +65,7 @@ impl Idle {
             return Next::Look;
         };
         let spinning = !self.patience.spin.is_zero();
-        if spinning && self.turns % 32 != 0 {
+        if spinning && !self.turns.is_multiple_of(32) {
             std::hint::spin_loop();
             return Next::Look;
         }

@@ -100,6 +100,9 @@ impl Communicator {
             journal,
             patience: Patience::new(local, cores, config.spin),
             connections,
+            neighbours: (0..size)
+                .filter(|peer| *peer != rank && hosts[*peer as usize] == hosts[rank as usize])
+                .collect(),
             refusals,
             sequence: 0,
             scratch: ScratchUse::default(),

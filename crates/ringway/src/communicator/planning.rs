@@ -9,6 +9,7 @@ use crate::executor::Prepared;
 use crate::plan::algorithm::Algorithm;
 use crate::plan::build::{Context, Tuning};
 use crate::plan::plan::RankPlan;
+use crate::plan::planner::{self, Request};
 use crate::plan::problem::Problem;
 use crate::plan::types::Rank;
 use crate::transport::shm::Layout;
@@ -62,40 +63,58 @@ impl Planning {
         wanted: Option<Algorithm>,
     ) -> Result<RankPlan> {
         let (algorithm, tuning) = self.choose(problem, wanted)?;
+        tracing::info!(
+            target: crate::log::TUNING,
+            rank = u64::from(rank),
+            "{}: {:?} elements of {} -> Algo {algorithm} lanes {} slot {} bytes",
+            problem.collective,
+            problem.counts,
+            problem.data_type,
+            tuning.lanes,
+            tuning.slot_bytes
+        );
         Ok(algorithm.build(Context { problem, rank, hosts: &self.hosts, tuning }))
     }
-}
 
-impl Planning {
+    /// The algorithm for a call: the one that was asked for, or the quickest that NCCL_ALGO allows.
+    /// Depends only on what is equal on all ranks.
     fn choose(&self, problem: &Problem, wanted: Option<Algorithm>) -> Result<(Algorithm, Tuning)> {
-        let all = Algorithm::ALL;
-        let bytes = problem.count() * problem.data_type.size() as u64;
-        let algorithm = match wanted {
-            Some(algorithm) => {
-                algorithm.supports(problem, &self.hosts).map_err(Error::usage)?;
-                algorithm
+        if let Some(wanted) = wanted {
+            let allow = |algorithm: Algorithm| {
+                if algorithm == wanted { Ok(()) } else { Err(String::new()) }
+            };
+            wanted.supports(problem, &self.hosts).map_err(Error::usage)?;
+            return self.ask(problem, &allow);
+        }
+        let allow = |algorithm: Algorithm| {
+            if self.config.algorithms.allows(problem.collective, algorithm.name()) {
+                return Ok(());
             }
-            None => all
-                .into_iter()
-                .filter(|a| {
-                    bytes <= 8192
-                        || *a != Algorithm::OneShot
-                        || problem.collective == crate::plan::types::Collective::ReduceScatter
-                })
-                .find(|a| a.supports(problem, &self.hosts).is_ok())
-                .ok_or_else(|| Error::usage("no algorithm"))?,
+            Err(format!("NCCL_ALGO does not allow {algorithm}"))
         };
-        let tuning = Tuning {
-            lanes: self.config.lanes.unwrap_or(1),
-            slot_bytes: self.config.chunk_bytes.unwrap_or(256 << 10),
-            slots: 2,
-            scratch_bytes: self.scratch_bytes,
-        };
-        Ok((algorithm, tuning))
+        self.ask(problem, &allow).or_else(|error| {
+            let free = self.ask(problem, &|_| Ok(()))?;
+            tracing::warn!(target: crate::log::TUNING, "{error}; using {} all the same", free.0);
+            Ok(free)
+        })
     }
-}
 
-impl Planning {
+    fn ask(
+        &self,
+        problem: &Problem,
+        allow: &dyn Fn(Algorithm) -> std::result::Result<(), String>,
+    ) -> Result<(Algorithm, Tuning)> {
+        let request = Request {
+            allow,
+            lanes: self.config.lanes,
+            slot_bytes: self.config.chunk_bytes,
+            scratch_bytes: self.scratch_bytes,
+            ..Request::default()
+        };
+        planner::choose_algorithm(problem, &self.hosts, &request)
+            .map_err(|error| Error::usage(error.to_string()))
+    }
+
     /// Scratch an operation may use.
     pub(crate) fn scratch_bytes(&self) -> u64 {
         self.scratch_bytes

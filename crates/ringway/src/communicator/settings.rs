@@ -17,7 +17,10 @@ impl Shared {
         Self {
             values: vec![
                 named("the version of ringway", env!("CARGO_PKG_VERSION").to_owned()),
-                named("NCCL_BUFFSIZE", config.scratch_bytes().to_string()),
+                named(
+                    "NCCL_BUFFSIZE (or RINGWAY_MAX_BYTES, which limits it)",
+                    config.scratch_bytes().to_string(),
+                ),
                 named(
                     "NCCL_NSOCKS_PERTHREAD × NCCL_SOCKET_NTHREADS",
                     config.sockets_per_peer().to_string(),

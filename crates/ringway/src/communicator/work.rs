@@ -4,7 +4,7 @@
 //! else can touch them.
 
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::order::Ticket;
@@ -89,7 +89,15 @@ type Job = Box<dyn FnOnce(&Inner) + Send>;
 /// The thread that runs background calls; started by the first of them.
 #[derive(Debug, Default)]
 pub(super) struct Worker {
-    jobs: Option<Sender<(Ticket, Job)>>,
+    jobs: Option<Sender<Queued>>,
+}
+
+/// A call on its way to the worker. It keeps its communicator alive: the handles may go before
+/// the work is done.
+struct Queued {
+    ticket: Ticket,
+    job: Job,
+    inner: Arc<Inner>,
 }
 
 impl Communicator {
@@ -147,13 +155,11 @@ impl Communicator {
     fn submit(&self, job: Job) -> Result<()> {
         let mut worker = self.inner.worker.lock().unwrap_or_else(PoisonError::into_inner);
         if worker.jobs.is_none() {
-            let (sender, receiver) = channel::<(Ticket, Job)>();
-            let inner: Weak<Inner> = Arc::downgrade(&self.inner);
+            let (sender, receiver) = channel::<Queued>();
             std::thread::Builder::new()
                 .name(format!("ringway-work-{}", self.rank()))
                 .spawn(move || {
-                    for (ticket, job) in receiver {
-                        let Some(inner) = inner.upgrade() else { break };
+                    for Queued { ticket, job, inner } in receiver {
                         let _turn = inner.order.wait(ticket);
                         job(&inner);
                     }
@@ -166,7 +172,7 @@ impl Communicator {
             .jobs
             .as_ref()
             .expect("started just now")
-            .send((ticket, job))
+            .send(Queued { ticket, job, inner: Arc::clone(&self.inner) })
             .map_err(|_| Error::internal("the background thread has ended"))
     }
 }

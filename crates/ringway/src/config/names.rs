@@ -151,11 +151,12 @@ fn tolerance(word: &str) -> usize {
 
 /// Damerau–Levenshtein distance (adjacent swaps count one), if at most `limit`.
 fn distance(left: &str, right: &str, limit: usize) -> Option<usize> {
-    let left: Vec<char> = left.chars().take(LONGEST + 1).collect();
-    let right: Vec<char> = right.chars().take(LONGEST + 1).collect();
-    if left.len().abs_diff(right.len()) > limit || left.len() > LONGEST {
-        return None;
+    let length = |word: &str| word.chars().take(LONGEST + 1).count();
+    if length(left).abs_diff(length(right)) > limit || length(left) > LONGEST {
+        return None; // most words: a file may hold many that are not known
     }
+    let left: Vec<char> = left.chars().collect();
+    let right: Vec<char> = right.chars().collect();
     let mut before: Vec<usize> = Vec::new();
     let mut previous: Vec<usize> = (0..=right.len()).collect();
     for (i, a) in left.iter().enumerate() {

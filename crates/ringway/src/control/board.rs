@@ -156,6 +156,13 @@ impl Board {
                 }
                 news
             }
+            Message::Called { signature } => {
+                let own = self.journal.signature_of(signature.sequence);
+                if own.is_some_and(|own| own != signature) {
+                    self.local(Report::Mismatch { sequence: signature.sequence, with: from }, now);
+                }
+                false
+            }
             Message::Goodbye { rank } => {
                 self.exists([rank])
                     && rank != self.rank
@@ -165,6 +172,14 @@ impl Board {
         };
         if news {
             self.advance(now);
+        }
+    }
+
+    /// This rank waits for long: tells its neighbours in which call, so that they compare it with
+    /// their own.
+    pub fn compare(&mut self, now: u64) {
+        if let Some(signature) = self.journal.state(now).entered {
+            self.flood(Message::Called { signature }, None);
         }
     }
 

@@ -103,7 +103,7 @@ fn mismatch(evidence: &Evidence, sequence: u64) -> Finding {
     let reference = groups
         .iter()
         .max_by_key(|(_, ranks)| (ranks.len(), Reverse(ranks.first().copied())))
-        .map(|(call, ranks)| (*call, ranks.len()));
+        .map(|(call, ranks)| (*call, ranks));
     let mut culprits = BTreeSet::new();
     let mut parts = Vec::new();
     if let Some((right, followers)) = reference.filter(|_| groups.len() > 1) {
@@ -112,8 +112,15 @@ fn mismatch(evidence: &Evidence, sequence: u64) -> Finding {
             parts.push(format!("{} called {} ({difference})", names(evidence, ranks), call.call()));
             culprits.extend(ranks);
         }
-        let others = if followers == 1 { "other rank" } else { "other ranks" };
-        parts.push(format!("{followers} {others} called {}", right.call()));
+        // As long as ranks are missing, equally many on two sides say nothing about who is right.
+        let rivals = groups.iter().filter(|(call, _)| **call != right).map(|(_, r)| r.len()).max();
+        if !outside.is_empty() && Some(followers.len()) <= rivals {
+            parts.push(format!("{} called {}", names(evidence, followers), right.call()));
+            culprits.extend(followers);
+        } else {
+            let others = if followers.len() == 1 { "other rank" } else { "other ranks" };
+            parts.push(format!("{} {others} called {}", followers.len(), right.call()));
+        }
     } else {
         // One of the two calls is no longer (or not yet) known: name the pair that met.
         for (origin, report) in evidence.of_class(Class::Mismatch) {

@@ -32,6 +32,8 @@ pub(super) enum Wish {
 #[derive(Debug, Default)]
 pub(super) struct Inbox {
     pub(super) reports: VecDeque<Report>,
+    /// Whether neighbours are to be asked if they are in the same call.
+    pub(super) compare: bool,
     pub(super) wish: Wish,
 }
 
@@ -96,6 +98,13 @@ impl Health {
             inbox.reports.push_back(report);
         }
         drop(inbox);
+        self.ring();
+    }
+
+    /// Asks the neighbours whether they are in the same call, by the journal. They answer with
+    /// the verdict, or not at all. For waits that have stood for long.
+    pub fn compare(&self) {
+        self.inbox().compare = true;
         self.ring();
     }
 

@@ -152,7 +152,8 @@ pub struct Proposal {
     pub error: Error,
 }
 
-/// One message between neighbours. All are flooded: a rank that learns something new passes it on.
+/// One message between neighbours. All but [`Message::Called`] are flooded: a rank that learns
+/// something new passes it on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -183,6 +184,12 @@ pub enum Message {
         rank: Rank,
         /// Whose verdict.
         decided_by: Rank,
+    },
+    /// The sender has waited for long in this call. Not passed on: ranks that called different
+    /// things have neighbours among each other, as the overlay is connected.
+    Called {
+        /// The call.
+        signature: Signature,
     },
     /// `rank` leaves in good order.
     Goodbye {
@@ -259,6 +266,7 @@ mod tests {
             Message::State { rank: 1, about: Some(4), state, called: None },
             Message::Verdict(Box::new(proposal)),
             Message::Accept { rank: 1, decided_by: 0 },
+            Message::Called { signature: all_reduce(4, 9) },
             Message::Goodbye { rank: 5 },
         ]
     }
@@ -291,7 +299,7 @@ mod tests {
 
         #[test]
         fn damaged_messages_are_read_without_panic(
-            which in 0usize..6, at in 0usize..512, byte: u8, cut in 0usize..512,
+            which in 0usize..7, at in 0usize..512, byte: u8, cut in 0usize..512,
         ) {
             let mut bytes = samples()[which].encode().unwrap();
             let length = bytes.len();

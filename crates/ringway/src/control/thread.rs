@@ -20,6 +20,7 @@ use super::journal::Journal;
 use super::link::{Acceptor, ControlLink, Line};
 use super::message::Report;
 use crate::error::{Error, RankIdentity, Result};
+use crate::os;
 use crate::plan::types::Rank;
 
 /// How long the goodbye may take.
@@ -147,10 +148,13 @@ impl Worker {
     fn run(mut self) {
         loop {
             let now = self.health.now_ms();
-            let (reports, wish) = {
+            let (reports, compare, wish) = {
                 let mut inbox = self.health.inbox();
-                (std::mem::take(&mut inbox.reports), inbox.wish)
+                (std::mem::take(&mut inbox.reports), std::mem::take(&mut inbox.compare), inbox.wish)
             };
+            if compare && !self.board.is_raised() {
+                self.board.compare(now);
+            }
             for report in reports {
                 self.board.local(report, now);
             }
@@ -280,10 +284,18 @@ impl Worker {
             self.serve(&ready);
             self.publish();
         }
-        // Closing a connection with unread data would reset it, and could cost our goodbye.
-        let ready = self.sleep(Some(0));
-        self.serve(&ready);
-        self.publish();
+        // A connection that is closed with unread data is reset, and what the kernel has not
+        // delivered by then, our goodbye too, is lost: read on until all of it has arrived.
+        loop {
+            let ready = self.sleep(Some(0));
+            self.serve(&ready);
+            self.publish();
+            let delivered = |line: &Line| os::unacknowledged_bytes(line.link.as_fd()) == 0;
+            if self.lines.iter().all(delivered) || self.health.now_ms() >= end {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use super::{Fabric, Progress};
 use crate::plan::plan::{Flag, Operand, RankPlan, Region, Span, Step};
 use crate::plan::types::{DataType, Rank};
 use crate::reduce::{self, Kernel, Scalar};
-use crate::transport::{Area, Beginning, Context, PutRequest, Trouble};
+use crate::transport::{Area, Context, PutRequest, Trouble};
 
 /// The memory an execution may use.
 #[derive(Clone, Debug)]
@@ -90,6 +90,18 @@ pub(crate) struct Part {
     pub(crate) scales: Vec<Scalar>,
 }
 
+/// What must be over before an execution may touch scratch.
+///
+/// Scratch is used again by later operations. A rank that is still in an earlier one may be reading
+/// any rank's scratch, so all ranks that map each other's memory must have left it behind.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gate {
+    /// The ranks of this host.
+    pub(crate) ranks: Arc<[Rank]>,
+    /// Collectives that each of them must have completed.
+    pub(crate) operations: u64,
+}
+
 /// A plan at work. See the module's text.
 #[derive(Debug)]
 pub(crate) struct Execution {
@@ -97,11 +109,9 @@ pub(crate) struct Execution {
     buffers: Buffers,
     parts: Vec<Part>,
     context: Context,
-    /// What the links are told once the scratch is free.
-    beginning: Beginning,
-    /// Collectives that must be over wherever the scratch is mapped before it is used again.
-    after: u64,
-    begun: bool,
+    gate: Gate,
+    /// Ranks of the gate that are known to be ready.
+    ready: usize,
     lanes: Vec<LaneState>,
     operands: Vec<reduce::Operand>,
 }
@@ -119,26 +129,31 @@ impl Execution {
         prepared: Arc<Prepared>,
         buffers: Buffers,
         parts: Vec<Part>,
-        context: Context,
-        (beginning, after): (Beginning, u64),
+        (context, gate): (Context, Gate),
     ) -> Self {
         let lanes = vec![LaneState::default(); prepared.plan.lanes.len()];
         let operands = Vec::with_capacity(prepared.operands_most);
-        Self { prepared, buffers, parts, context, beginning, after, begun: false, lanes, operands }
+        Self { prepared, buffers, parts, context, gate, ready: 0, lanes, operands }
+    }
+
+    /// The rank that must leave earlier operations behind before this one may touch scratch;
+    /// none when the gate is open.
+    pub(crate) fn gate(&mut self, fabric: &mut dyn Fabric) -> Option<Rank> {
+        while let Some(peer) = self.gate.ranks.get(self.ready) {
+            if !fabric.has_completed(*peer, self.gate.operations) {
+                return Some(*peer);
+            }
+            self.ready += 1;
+        }
+        None
     }
 
     /// Runs every lane as far as it goes.
     pub(crate) fn poll(&mut self, fabric: &mut dyn Fabric) -> Result<Progress, Trouble> {
-        let prepared = Arc::clone(&self.prepared);
-        if !self.begun {
-            if let Some(peer) = fabric.occupant(self.after) {
-                return Ok(Progress::Blocked(peer));
-            }
-            for peer in &prepared.peers {
-                fabric.begin(*peer, self.context, &self.beginning);
-            }
-            self.begun = true;
+        if let Some(peer) = self.gate(fabric) {
+            return Ok(Progress::Blocked(peer));
         }
+        let prepared = Arc::clone(&self.prepared);
         let (mut moved, mut blocked) = (false, None);
         for lane in 0..self.lanes.len() {
             let steps = &prepared.plan.lanes[lane];

@@ -9,7 +9,7 @@ use super::Fabric;
 use crate::plan::plan::Flag;
 use crate::plan::types::Rank;
 use crate::transport::shm::{Bell, Segment, flags};
-use crate::transport::{Area, Beginning, Context, Link, PutRequest, Trouble};
+use crate::transport::{Area, Context, Link, PutRequest, Trouble};
 
 /// The connections of this rank, made when first needed.
 #[derive(Debug)]
@@ -84,18 +84,8 @@ impl Links {
 }
 
 impl Fabric for Links {
-    fn occupant(&mut self, sequence: u64) -> Option<Rank> {
-        if sequence == 0 {
-            return None;
-        }
-        let links = self.links.iter_mut().zip(0..);
-        links
-            .filter_map(|(link, peer)| Some((link.as_mut()?, peer)))
-            .find_map(|(link, peer)| (!link.may_touch(sequence)).then_some(peer))
-    }
-
-    fn begin(&mut self, peer: Rank, context: Context, beginning: &Beginning) {
-        self.link(peer).begin(context, beginning);
+    fn has_completed(&mut self, peer: Rank, operations: u64) -> bool {
+        self.link(peer).has_completed(operations)
     }
 
     fn flush(&mut self, peer: Rank) -> Result<bool, Trouble> {

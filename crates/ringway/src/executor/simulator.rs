@@ -17,6 +17,7 @@
 //! -- --nocapture` replays one, with a log.
 
 #![allow(unsafe_code, reason = "fills and reads scratch that only this thread uses")]
+#![expect(clippy::print_stdout, reason = "failing seeds and the log of a replay")]
 
 mod check;
 mod fabric;

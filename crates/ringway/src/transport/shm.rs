@@ -85,6 +85,12 @@ impl ShmLink {
         }
     }
 
+    /// Whether the peer announced this operation, with whatever tag.
+    fn has_entered(&self, sequence: u64) -> bool {
+        let (announced, _) = self.theirs.announcement(sequence);
+        announced.load(Ordering::Acquire) > sequence
+    }
+
     /// Whether the peer announced this very operation, with another tag.
     fn announced_otherwise(&self, tag: OperationTag) -> bool {
         let (sequence, word) = self.theirs.announcement(tag.sequence);
@@ -159,11 +165,16 @@ impl Link for ShmLink {
         }
         // Another tag is a later collective of a peer that is ahead, or another call. Messages
         // are never ahead: each is drained before the next.
-        if tag != counters.tag.tag
-            && (context != Context::Collective || self.announced_otherwise(counters.tag))
-        {
-            let sequence = counters.tag.sequence;
-            return Err(Trouble::Mismatch { peer: self.peer, sequence });
+        if tag != counters.tag.tag {
+            if context != Context::Collective || self.announced_otherwise(counters.tag) {
+                let sequence = counters.tag.sequence;
+                return Err(Trouble::Mismatch { peer: self.peer, sequence });
+            }
+            if !self.has_entered(counters.tag.sequence) {
+                // A signal this rank's own call did not ask for: the peer is behind, in another
+                // call than the one made here, and will say so.
+                return Ok(false);
+            }
         }
         Ok(flags::reached(raised, base, count))
     }
@@ -172,11 +183,11 @@ impl Link for ShmLink {
         Some(self.theirs.area())
     }
 
-    fn may_touch(&mut self, sequence: u64) -> bool {
-        if self.done < sequence {
+    fn has_completed(&mut self, operations: u64) -> bool {
+        if self.done < operations {
             self.done = flags::completed(self.theirs.done());
         }
-        self.done >= sequence
+        self.done >= operations
     }
 
     fn poll(&mut self) -> Result<bool, Trouble> {

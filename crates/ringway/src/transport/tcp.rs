@@ -90,7 +90,7 @@ impl<S: Stream> TcpLink<S> {
         let Self { connections, contexts, peer, .. } = self;
         let peer = *peer;
         connections[index].receive(&mut Operations(contexts)).map_err(|failure| match failure {
-            connection::Failure::Mismatch(sequence) => Trouble::Mismatch { peer, sequence },
+            connection::Failure::Mismatch { sequence } => Trouble::Mismatch { peer, sequence },
             connection::Failure::Broken(cause) => Trouble::Broken { peer, cause },
         })
     }
@@ -125,15 +125,15 @@ fn admit(
     };
     if header.tag.sequence == beginning.tag.sequence {
         if header.tag.tag != beginning.tag.tag {
-            return Err(Failure::Mismatch(header.tag.sequence));
+            return Err(Failure::Mismatch { sequence: header.tag.sequence });
         }
     } else if header.kind == Kind::Announce {
         return Ok(Admission::Skip);
     } else if header.tag.sequence > beginning.tag.sequence {
         return Ok(Admission::Hold);
     } else {
-        // It was over here without this frame: the peer's call was another.
-        return Err(Failure::Mismatch(header.tag.sequence));
+        // It is over here, where the call made did not ask for this frame.
+        return Err(Failure::Mismatch { sequence: header.tag.sequence });
     }
     if header.kind != Kind::Put || header.bytes == 0 {
         return Ok(if header.kind == Kind::Announce { Admission::Skip } else { Admission::Done });
@@ -199,15 +199,18 @@ impl<S: Stream> Link for TcpLink<S> {
         }
         let index = self.connection(lane);
         self.receive(index)?;
+        if self.connections[index].ended().is_some() {
+            // The peer's lane may be another one: what it sent may stand in any connection.
+            for other in 0..self.connections.len() {
+                self.receive(other)?;
+            }
+        }
         let reached = self.contexts[context as usize].raised[usize::from(flag)] >= count;
+        let over = self.connections.iter().all(|connection| connection.ended().is_some());
         match self.connections[index].ended() {
-            Some(cause) if !reached => Err(self.broken(cause)),
+            Some(cause) if over && !reached => Err(self.broken(cause)),
             _ => Ok(reached),
         }
-    }
-
-    fn may_touch(&mut self, _sequence: u64) -> bool {
-        true // the peer reads nothing of an operation it has not entered
     }
 
     fn flush(&mut self) -> Result<bool, Trouble> {
@@ -249,10 +252,13 @@ impl<S: Stream> Link for TcpLink<S> {
                 .peek()
                 .map_err(|e| Trouble::Broken { peer: self.peer, cause: e.to_string() })?
             {
-                let same =
-                    header.context.at_peer() == context && header.tag.sequence == tag.sequence;
-                if same && header.tag.tag != tag.tag {
-                    return Err(Trouble::Mismatch { peer: self.peer, sequence: tag.sequence });
+                let sequence = header.tag.sequence;
+                let odd = sequence == tag.sequence && header.tag.tag != tag.tag;
+                // An announcement of an operation that is over here is late; anything else of it
+                // was not asked for by the call made here.
+                let unasked = sequence < tag.sequence && header.kind != Kind::Announce;
+                if header.context.at_peer() == context && (odd || unasked) {
+                    return Err(Trouble::Mismatch { peer: self.peer, sequence });
                 }
             }
         }

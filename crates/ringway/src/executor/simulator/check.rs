@@ -43,14 +43,13 @@ fn buffers(player: &Player) -> Result<(), String> {
 }
 
 /// Nobody wrote to scratch that no operation was given.
-fn scratch(player: &Player, used: [u64; GENERATIONS as usize + 1]) -> Result<(), String> {
+fn scratch(player: &Player, used: [u64; GENERATIONS + 1]) -> Result<(), String> {
     let layout = player.own.layout();
-    for slot in 0..=GENERATIONS {
-        let used = used[usize::try_from(slot).expect("few")];
+    for (slot, used) in used.into_iter().enumerate() {
         let (base, bytes) = if slot == GENERATIONS {
             (layout.large(), layout.large_bytes)
         } else {
-            (layout.small(slot), layout.small_bytes)
+            (layout.small(slot as u64), layout.small_bytes)
         };
         if let Some(offset) = super::first_other(&player.own, (base + used, bytes - used), UNUSED) {
             let at = used + offset;

@@ -5,7 +5,7 @@ use crate::executor::{Fabric, Links};
 use crate::plan::plan::Flag;
 use crate::plan::rng::Random;
 use crate::plan::types::Rank;
-use crate::transport::{Area, Beginning, Context, PutRequest, Trouble};
+use crate::transport::{Area, Context, PutRequest, Trouble};
 
 /// A rule that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,15 +39,8 @@ impl Rough<'_> {
 }
 
 impl Fabric for Rough<'_> {
-    fn occupant(&mut self, sequence: u64) -> Option<Rank> {
-        if self.mutation == Some(Mutation::IgnoreGates) {
-            return None;
-        }
-        self.links.occupant(sequence)
-    }
-
-    fn begin(&mut self, peer: Rank, context: Context, beginning: &Beginning) {
-        self.links.begin(peer, context, beginning);
+    fn has_completed(&mut self, peer: Rank, operations: u64) -> bool {
+        self.mutation == Some(Mutation::IgnoreGates) || self.links.has_completed(peer, operations)
     }
 
     fn flush(&mut self, peer: Rank) -> Result<bool, Trouble> {

@@ -8,7 +8,7 @@ use super::scenario::Scenario;
 use crate::communicator::ScratchUse;
 use crate::control::{Journal, Report};
 use crate::error::Error;
-use crate::executor::{Buffers, Execution, Links, Prepared, Progress};
+use crate::executor::{Buffers, Execution, Gate, Links, Prepared, Progress};
 use crate::plan::rng::Random;
 use crate::plan::types::Rank;
 use crate::transport::shm::{self, GENERATIONS, Segment, flags};
@@ -16,6 +16,7 @@ use crate::transport::{Area, Beginning, Context, OperationTag, Trouble};
 
 /// As in the engine.
 const COMPARE_AFTER_US: u64 = 1_000;
+pub(super) const ASK_AFTER_US: u64 = 50_000;
 const NAP_US: u64 = 50_000;
 
 /// Where a rank is.
@@ -59,6 +60,8 @@ pub(super) enum Next {
 struct Running {
     execution: Execution,
     tag: OperationTag,
+    /// What the links are told once the gate is open.
+    beginning: Option<Beginning>,
 }
 
 /// See the module's text.
@@ -77,10 +80,13 @@ pub(super) struct Player {
     /// Turns inside this operation.
     pub(super) turns: u64,
     pub(super) asleep: bool,
+    /// It wants its neighbours to compare what they are doing.
+    pub(super) asks: bool,
     pub(super) next_us: u64,
     pub(super) started_us: u64,
     /// Bytes used of each generation of small scratch, and of the large one.
-    pub(super) used: [u64; GENERATIONS as usize + 1],
+    pub(super) used: [u64; GENERATIONS + 1],
+    neighbours: Arc<[Rank]>,
     scratch: ScratchUse,
     running: Option<Running>,
     idle_since_us: Option<u64>,
@@ -103,6 +109,7 @@ impl Player {
     pub(super) fn new(
         rank: Rank,
         (links, own): (Links, Arc<Segment>),
+        neighbours: Arc<[Rank]>,
         journal: Arc<Journal>,
         prepared: Vec<Arc<Prepared>>,
         memories: Vec<Vec<Memory>>,
@@ -119,9 +126,11 @@ impl Player {
             outcome: None,
             turns: 0,
             asleep: false,
+            asks: false,
             next_us: u64::MAX,
             started_us: 0,
-            used: [0; GENERATIONS as usize + 1],
+            used: [0; GENERATIONS + 1],
+            neighbours,
             scratch: ScratchUse::default(),
             running: None,
             idle_since_us: None,
@@ -153,7 +162,8 @@ impl Player {
         let prepared = Arc::clone(&self.prepared[self.operation]);
         let bytes = prepared.plan.scratch_bytes;
         let sequence = self.operation as u64;
-        let (base, after) = self.scratch.assign(&self.own, bytes, sequence);
+        let (base, operations) = self.scratch.assign(&self.own, bytes, sequence);
+        let gate = Gate { ranks: Arc::clone(&self.neighbours), operations };
         self.note_use(base, bytes);
         let address = self.own.area().at(base, bytes).expect("the layout holds its own parts");
         let scratch = Area { address, bytes: usize::try_from(bytes).expect("mapped") };
@@ -163,19 +173,19 @@ impl Player {
         let beginning = Beginning { tag, scratch, outputs: outputs.clone(), remote_scratch: base };
         let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
         let parts = scenario.operation(self.rank, self.operation).parts(self.rank);
-        let (context, begin) = (Context::Collective, (beginning, after));
         // SAFETY: the memories are not touched, moved or dropped before the world ends, and the
         // plan was made for their sizes.
-        let execution =
-            unsafe { Execution::new(Arc::clone(&prepared), buffers, parts, context, begin) };
-        self.running = Some(Running { execution, tag });
+        let execution = unsafe {
+            Execution::new(Arc::clone(&prepared), buffers, parts, (Context::Collective, gate))
+        };
+        self.running = Some(Running { execution, tag, beginning: Some(beginning) });
         (self.idle_since_us, self.compared_us) = (None, 0);
     }
 
     fn note_use(&mut self, base: u64, bytes: u64) {
         let layout = self.own.layout();
-        let index = (0..GENERATIONS).find(|index| layout.small(*index) == base);
-        let slot = usize::try_from(index.unwrap_or(GENERATIONS)).expect("few");
+        let index = (0..GENERATIONS).find(|index| layout.small(*index as u64) == base);
+        let slot = index.unwrap_or(GENERATIONS);
         self.used[slot] = self.used[slot].max(bytes);
     }
 
@@ -229,6 +239,7 @@ impl Player {
                 return Next::Fail(Self::report(trouble));
             }
             self.journal.wait_begin(peer, moment.local_ms.saturating_sub(waited_us / 1000));
+            self.asks |= waited_us > ASK_AFTER_US;
         }
         let limit = if self.compared_us == 0 { COMPARE_AFTER_US } else { NAP_US };
         self.asleep = true;
@@ -254,15 +265,22 @@ impl Player {
             mutation: moment.mutation,
             stalled: false,
         };
+        let peers = &self.prepared[self.operation].peers;
+        if let Some(beginning) = running.beginning.take() {
+            if let Some(peer) = running.execution.gate(&mut fabric) {
+                running.beginning = Some(beginning);
+                return Ok((self.links.poll(peers)?, false, Some(peer)));
+            }
+            for peer in peers {
+                fabric.links.link(*peer).begin(Context::Collective, &beginning);
+            }
+        }
         let progress = running.execution.poll(&mut fabric)?;
         let stalled = fabric.stalled;
         Ok(match progress {
             Progress::Done => (true, stalled, None),
             Progress::Moved(peer) => (true, stalled, Some(peer)),
-            Progress::Blocked(peer) => {
-                let peers = &self.prepared[self.operation].peers;
-                (self.links.poll(peers)?, stalled, Some(peer))
-            }
+            Progress::Blocked(peer) => (self.links.poll(peers)?, stalled, Some(peer)),
         })
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::fabric::Mutation;
 use super::memory::Memory;
 use super::network::{self, End, Network, Shared};
-use super::player::{Moment, Next, Phase, Player};
+use super::player::{ASK_AFTER_US, Moment, Next, Phase, Player};
 use super::scenario::{Fault, Scenario};
 use crate::control::{AGREEMENT_MS_MAX, Board, Journal, Message, Report, neighbours};
 use crate::error::{Error, RankIdentity};
@@ -21,6 +21,9 @@ use crate::transport::tcp::TcpLink;
 
 /// How long a partition lasts: longer than any deadline of a scenario with a fault.
 const PARTITION_US: u64 = 3_000_000;
+
+/// A panic ends the world.
+const UNPOISONED: &str = "nobody panicked";
 
 /// Far more than any scenario needs: ranks that go on without getting on are stuck too.
 const EVENTS_MAX: u64 = 2_000_000;
@@ -178,7 +181,7 @@ impl<'s> World<'s> {
     pub(super) fn run(&mut self, limit_us: u64) -> Result<(), String> {
         while let Some(Reverse((time, _, event))) = self.events.pop() {
             self.now_us = time;
-            self.network.lock().unwrap().now_us = time;
+            self.network.lock().expect(UNPOISONED).now_us = time;
             if time > limit_us || self.count > EVENTS_MAX {
                 let stuck = self.players.iter().filter(|player| self.is_awaited(player));
                 let stuck: Vec<_> =
@@ -286,7 +289,10 @@ impl<'s> World<'s> {
             }
             Next::Raised => self.judge(rank),
         }
-        let wakes = self.network.lock().unwrap().take_wakes();
+        if std::mem::take(&mut self.players[rank as usize].asks) {
+            self.ask(rank);
+        }
+        let wakes = self.network.lock().expect(UNPOISONED).take_wakes();
         for (time, rank) in wakes {
             self.at(time, Event::Wake { rank });
         }
@@ -297,6 +303,15 @@ impl<'s> World<'s> {
                 let (rank, time) = (player.rank, self.now_us + 1 + self.random.below(10));
                 self.look_at(rank, time);
             }
+        }
+    }
+
+    /// A rank waits for long: its neighbours compare.
+    fn ask(&mut self, rank: Rank) {
+        if !self.boards[rank as usize].is_raised() {
+            let now = self.local_ms(rank);
+            self.boards[rank as usize].compare(now);
+            self.publish(rank);
         }
     }
 
@@ -319,7 +334,7 @@ impl<'s> World<'s> {
                 self.arrivals.contains_key(&(rank, peer))
             } else {
                 let most = self.scenario.delay_us_max;
-                let mut network = self.network.lock().unwrap();
+                let mut network = self.network.lock().expect(UNPOISONED);
                 let ready = *dialed_us.get_or_insert_with(|| network.arrival(rank, peer, most));
                 !dead && ready <= self.now_us
             };
@@ -346,6 +361,9 @@ impl<'s> World<'s> {
                     waited_ms,
                     waiting_on: Some(peer),
                 });
+            }
+            if self.now_us > player.started_us + ASK_AFTER_US {
+                self.ask(rank);
             }
             let pause = if dialed_us.is_some() && !dead { dialed_us } else { None };
             return Next::Sleep(pause.unwrap_or(self.now_us + 20_000).min(end_us));
@@ -384,14 +402,14 @@ impl<'s> World<'s> {
     fn kill(&mut self, rank: Rank) {
         self.say(rank, || "dies".to_owned());
         self.players[rank as usize].phase = Phase::Dead;
-        self.network.lock().unwrap().kill(rank);
+        self.network.lock().expect(UNPOISONED).kill(rank);
         for peer in neighbours(rank, self.scenario.ranks) {
             let time = self.control_arrival(rank, peer);
             let cut = self.now_us + self.random.below(time - self.now_us + 1);
             self.cuts_us.insert((rank, peer), cut);
             self.at(cut, Event::Lost { at: peer, peer: rank });
         }
-        let wakes = self.network.lock().unwrap().take_wakes();
+        let wakes = self.network.lock().expect(UNPOISONED).take_wakes();
         for (time, rank) in wakes {
             self.at(time, Event::Wake { rank });
         }
@@ -404,7 +422,7 @@ impl<'s> World<'s> {
     fn control_arrival(&mut self, from: Rank, to: Rank) -> u64 {
         let most = self.scenario.control_us_max;
         let parted = matches!(self.scenario.fault, Fault::Partition { control: true, .. });
-        let mut network = self.network.lock().unwrap();
+        let mut network = self.network.lock().expect(UNPOISONED);
         let time = if parted { network.arrival(from, to, most) } else { network.prompt(most) };
         let last = self.last_us.entry((from, to)).or_default();
         *last = time.max(*last);
@@ -438,7 +456,15 @@ impl<'s> World<'s> {
             Event::Tick { .. } | Event::Wake { .. } | Event::Turn { .. } => board.tick(now),
         }
         let (raised, decided) = (board.is_raised() && !was_raised, board.verdict().is_some());
-        for outgoing in board.take_outgoing() {
+        self.publish(rank);
+        if raised || decided {
+            self.at(self.now_us + 1, Event::Wake { rank });
+        }
+    }
+
+    /// Sends what a board has to say, and asks for its next tick.
+    fn publish(&mut self, rank: Rank) {
+        for outgoing in self.boards[rank as usize].take_outgoing() {
             self.messages.push(outgoing.message);
             let index = self.messages.len() - 1;
             for to in outgoing.to {
@@ -452,9 +478,6 @@ impl<'s> World<'s> {
             if std::mem::replace(&mut self.alarms_us[rank as usize], time) != time {
                 self.at(time, Event::Tick { rank });
             }
-        }
-        if raised || decided {
-            self.at(self.now_us + 1, Event::Wake { rank });
         }
     }
 }
@@ -489,7 +512,9 @@ fn players(scenario: &Scenario, random: &mut Random) -> Vec<Player> {
             super::fill_scratch(&own, UNUSED);
             let mut links = Links::new(rank, n, Arc::clone(&own), bell.clone());
             let here = scenario.hosts[rank as usize];
-            for peer in (0..n).filter(|p| *p != rank && scenario.hosts[*p as usize] == here) {
+            let near = (0..n).filter(|p| *p != rank && scenario.hosts[*p as usize] == here);
+            let near: Arc<[Rank]> = near.collect();
+            for &peer in near.iter() {
                 let segment = Arc::clone(&segments[peer as usize]);
                 let attached = Attached { peer, segment, bell: bell.clone() };
                 let link = ShmLink::new(rank, Arc::clone(&own), attached, description(peer));
@@ -501,7 +526,7 @@ fn players(scenario: &Scenario, random: &mut Random) -> Vec<Player> {
                     pieces.iter().map(|piece| Memory::new(piece, rank, random)).collect()
                 })
                 .collect();
-            Player::new(rank, (links, own), Arc::new(Journal::new()), prepared, memories)
+            Player::new(rank, (links, own), near, Arc::new(Journal::new()), prepared, memories)
         })
         .collect()
 }

@@ -39,7 +39,7 @@ const COUNTERS: usize = 4096;
 pub(crate) const ANNOUNCED: u64 = 64;
 
 /// Operations that may be in flight on small scratch before the oldest must be over everywhere.
-pub(crate) const GENERATIONS: u64 = 8;
+pub(crate) const GENERATIONS: usize = 8;
 
 /// Flags of a message context.
 const MESSAGE_FLAGS: usize = 8;
@@ -84,12 +84,12 @@ impl Layout {
     /// Where generation `index` of the small scratch begins.
     pub(crate) fn small(&self, index: u64) -> u64 {
         let scratch = self.messages() + u64::from(self.ranks) * self.message_bytes;
-        scratch + index % GENERATIONS * self.small_bytes
+        scratch + index % GENERATIONS as u64 * self.small_bytes
     }
 
     /// Where the large scratch begins.
     pub(crate) fn large(&self) -> u64 {
-        self.small(0) + GENERATIONS * self.small_bytes
+        self.small(0) + GENERATIONS as u64 * self.small_bytes
     }
 
     /// Bytes of the whole segment.
@@ -202,11 +202,11 @@ impl Segment {
     }
 
     fn word64(&self, offset: usize) -> &AtomicU64 {
-        debug_assert!(offset % 8 == 0 && (offset as u64) < self.layout.bytes());
+        debug_assert!(offset.is_multiple_of(8) && (offset as u64) < self.layout.bytes());
         // SAFETY:
         // * `offset` is inside the mapping, which lives as long as `self`, and is aligned;
         // * the word is only ever accessed as an atomic, by every process.
-        unsafe { &*self.address.as_ptr().add(offset).cast::<AtomicU64>() }
+        unsafe { &*self.address.as_ptr().wrapping_add(offset).cast::<AtomicU64>() }
     }
 
     /// Whether the owner sleeps. See [`super::flags::lie_down`].
@@ -214,7 +214,7 @@ impl Segment {
         // SAFETY:
         // * the offset is inside the header, aligned, and lives as long as `self`;
         // * the word is only ever accessed as an atomic, by every process.
-        unsafe { &*self.address.as_ptr().add(SLEEPING).cast::<AtomicU32>() }
+        unsafe { &*self.address.as_ptr().wrapping_add(SLEEPING).cast::<AtomicU32>() }
     }
 
     /// Collectives the owner has completed.

@@ -36,8 +36,8 @@ pub(super) enum Admission {
 /// Why reading cannot go on.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The frame is of another call than this rank's as operation so and so.
-    Mismatch(u64),
+    /// The frame is for an operation in which this rank made another call.
+    Mismatch { sequence: u64 },
     /// The connection is of no use any more.
     Broken(String),
 }
@@ -280,7 +280,7 @@ impl<S: Stream> Connection<S> {
     pub(super) fn peek(&mut self) -> io::Result<Option<Header>> {
         let invalid = |failure| match failure {
             Failure::Broken(cause) => io::Error::new(ErrorKind::InvalidData, cause),
-            Failure::Mismatch(_) => io::Error::from(ErrorKind::InvalidData),
+            Failure::Mismatch { .. } => io::Error::from(ErrorKind::InvalidData),
         };
         if self.arriving.is_none() && self.parse().map_err(invalid)?.is_none() {
             self.read_ahead();

@@ -1,0 +1,195 @@
+//! The fuzz targets: one function for each decoder of bytes from outside.
+//!
+//! Each takes arbitrary bytes and panics when a promise is broken; `fuzz_targets/` hands them
+//! libFuzzer's. `cargo test` in this folder runs every target on its seeds and on damaged copies of
+//! them, on the stable compiler and without libFuzzer.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+
+use ringway::bootstrap::launcher::{self, Placement};
+use ringway::bootstrap::rendezvous::{decode_failure, decode_join, decode_welcome};
+use ringway::bootstrap::{PeerInfo, auth, pmi};
+use ringway::config::{Config, Environment};
+use ringway::control::{Board, Journal, Message, neighbours};
+use ringway::error::RankIdentity;
+use ringway_plan::json;
+
+pub use ringway::fuzzing::{control_connection, data_connection, unique_id};
+
+/// Every target by its name.
+pub const TARGETS: [(&str, fn(&[u8])); 9] = [
+    ("config", config),
+    ("control_connection", control_connection),
+    ("control_message", control_message),
+    ("data_connection", data_connection),
+    ("handshake", handshake),
+    ("introduction", introduction),
+    ("launcher", launcher),
+    ("plan_json", plan_json),
+    ("unique_id", unique_id),
+];
+
+/// The first bytes on any connection: what a stranger can send.
+pub fn handshake(bytes: &[u8]) {
+    if let Ok((hello, nonce)) = auth::decode_hello(bytes) {
+        assert_eq!(auth::encode_hello(&hello, nonce).as_slice(), bytes);
+    }
+}
+
+/// What ranks and the root say of themselves and of failures: JSON inside authenticated frames.
+pub fn introduction(bytes: &[u8]) {
+    if let Ok(peer) = PeerInfo::decode(bytes) {
+        let _ = peer.identity().to_string();
+        assert!(peer.same_network(&peer));
+    }
+    let _ = decode_join(bytes);
+    let _ = decode_welcome(bytes);
+    let _ = decode_failure(bytes).to_string();
+}
+
+/// What a launcher leaves in the environment and says through its PMI server.
+pub fn launcher(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    if let Some(host) = launcher::first_host(&text) {
+        assert!(!host.is_empty());
+    }
+    assert!(launcher::uri_hosts(&text).iter().all(|host| !host.is_empty()));
+    for key in ["cmd", "kvsname", "value", "rc"] {
+        let _ = pmi::value(&text, key);
+    }
+    if let Ok(place) = Placement::from_environment(&variables(&text)) {
+        assert!(place.rank < place.size);
+        let _ = (place.root.to_string(), format!("{place:?}"));
+    }
+}
+
+/// Control messages, one a line, given to a board of four ranks as its neighbours' words.
+pub fn control_message(bytes: &[u8]) {
+    let identity = |rank| RankIdentity { rank, host: "host".to_owned(), pid: 1000 + rank };
+    let identities: Arc<[RankIdentity]> = (0..4).map(identity).collect();
+    let near = neighbours(0, 4);
+    let mut board = Board::new(0, identities, &near, Arc::new(Journal::new()));
+    let mut now = 1;
+    for line in bytes.split(|byte| *byte == b'\n').take(64) {
+        let Ok(message) = Message::decode(line) else { continue };
+        let again = message.encode().expect("what was short enough to read can be written");
+        assert_eq!(Message::decode(&again).ok().as_ref(), Some(&message));
+        let known = board.verdict().cloned();
+        board.receive(near[line.len() % near.len()], message, now);
+        now += line.len() as u64;
+        board.tick(now);
+        let _ = board.take_outgoing();
+        assert!(known.is_none() || board.verdict() == known.as_ref(), "the first error wins");
+    }
+    for _ in 0..1000 {
+        let Some(next) = board.next_tick() else { break };
+        board.tick(next);
+    }
+    assert!(!board.is_raised() || board.verdict().is_some(), "raised, and never agreed");
+}
+
+/// Settings: the first line on as variables, what follows an empty line as a configuration file.
+pub fn config(bytes: &[u8]) {
+    static ROOT: OnceLock<PathBuf> = OnceLock::new();
+    let root = ROOT.get_or_init(|| {
+        let target = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("target");
+        let root = target.join(format!("root-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("etc")).expect("the build folder takes files");
+        root
+    });
+    let cut = bytes.windows(2).position(|two| two == b"\n\n").unwrap_or(bytes.len());
+    let file = root.join("etc/nccl.conf");
+    std::fs::write(file, bytes.get(cut + 2..).unwrap_or(&[])).expect("the file can be written");
+    let text = String::from_utf8_lossy(&bytes[..cut]);
+    let config = Config::load(&Environment::new(variables(&text)).with_root(root));
+    let shown = config.settings();
+    if let Some(secret) = text.lines().find_map(|line| line.strip_prefix("RINGWAY_SECRET=")) {
+        let secret = secret.trim();
+        let shows = |text: &str| secret.len() >= 16 && text.contains(secret);
+        assert!(!shows(&format!("{:?}", config.secret)), "a secret is shown");
+        let of_secret = shown.iter().find(|one| one.name == "RINGWAY_SECRET");
+        assert!(of_secret.is_some_and(|one| !shows(&one.value)), "a secret is shown");
+    }
+    assert!((1..=64).contains(&config.sockets_per_peer()));
+    let _ = config.check();
+    for warning in &config.warnings {
+        assert!(!warning.text.is_empty());
+    }
+}
+
+/// A plan as text: what is read and proved is written and read again alike.
+pub fn plan_json(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    if let Ok(plan) = json::read_verified(text) {
+        let again = json::from_json(&json::to_json(&plan)).expect("what was written can be read");
+        assert_eq!(again, plan);
+    }
+}
+
+/// `NAME=value` lines.
+fn variables(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.lines().filter_map(|line| line.split_once('='));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seeds that are made, not kept: two small plans.
+    #[test]
+    #[ignore = "writes seeds/plan_json"]
+    fn write_plan_seeds() {
+        use ringway_plan::algorithm::Algorithm;
+        use ringway_plan::build::Tuning;
+        use ringway_plan::problem::Problem;
+        use ringway_plan::types::{Collective, DataType};
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("seeds/plan_json");
+        std::fs::create_dir_all(&folder).unwrap();
+        for (algorithm, hosts) in [(Algorithm::Ring, [0, 1]), (Algorithm::OneShot, [0, 0])] {
+            let problem = Problem::new(Collective::AllReduce, 2, 3, DataType::F32);
+            let plan = algorithm.plan(&problem, &hosts, Tuning::default());
+            std::fs::write(folder.join(algorithm.name()), json::to_json(&plan)).unwrap();
+        }
+    }
+
+    /// A generator whose numbers stay the same.
+    struct Random(u64);
+
+    impl Random {
+        fn below(&mut self, bound: usize) -> usize {
+            self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+            usize::try_from(self.0 >> 33).unwrap() % bound.max(1)
+        }
+    }
+
+    #[test]
+    fn every_target_survives_its_seeds_and_damaged_copies() {
+        for (name, target) in TARGETS {
+            target(&[]);
+            let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("seeds").join(name);
+            let mut seeds: Vec<PathBuf> =
+                std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+            seeds.sort();
+            assert!(!seeds.is_empty(), "{name} has no seeds");
+            for seed in seeds {
+                let bytes = std::fs::read(&seed).unwrap();
+                target(&bytes);
+                let mut random = Random(bytes.len() as u64);
+                for _ in 0..200 {
+                    let mut damaged = bytes.clone();
+                    for _ in 0..=random.below(4) {
+                        let at = random.below(damaged.len());
+                        if let Some(byte) = damaged.get_mut(at) {
+                            *byte = u8::try_from(random.below(256)).unwrap();
+                        }
+                    }
+                    damaged.truncate(bytes.len() - random.below(bytes.len() / 4));
+                    target(&damaged);
+                }
+            }
+        }
+    }
+}
