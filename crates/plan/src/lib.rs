@@ -14,6 +14,7 @@ pub mod plan;
 pub mod planner;
 pub mod problem;
 pub mod prove;
+pub mod rng;
 pub mod sim;
 pub mod types;
 pub mod verify;

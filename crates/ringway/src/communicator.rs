@@ -21,6 +21,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+#[cfg(all(test, not(loom)))]
+pub(crate) use engine::ScratchUse;
 pub use group::Group;
 pub use work::Work;
 
@@ -308,7 +310,7 @@ impl Inner {
 }
 
 /// What all ranks must agree on.
-fn signature(call: &Call, problem: &Problem) -> Signature {
+pub(crate) fn signature(call: &Call, problem: &Problem) -> Signature {
     use std::hash::{Hash, Hasher};
     let reduces = call.collective.reduces();
     let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);

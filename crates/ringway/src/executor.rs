@@ -9,6 +9,8 @@
 
 mod execution;
 mod links;
+#[cfg(all(test, not(loom)))]
+mod simulator;
 
 pub(crate) use execution::{Buffers, Execution, Gate, Part, Prepared};
 pub(crate) use links::Links;
@@ -21,6 +23,9 @@ use crate::transport::{Area, Context, PutRequest, Trouble};
 pub(crate) trait Fabric {
     /// Whether `peer`, which maps memory with this rank, has completed so many collectives.
     fn has_completed(&mut self, peer: Rank, operations: u64) -> bool;
+
+    /// Whether everything sent to `peer` is out of this process's hands.
+    fn flush(&mut self, peer: Rank) -> Result<bool, Trouble>;
 
     /// Goes on with a put. `true` when its source may be reused.
     fn put(

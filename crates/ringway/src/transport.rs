@@ -157,6 +157,12 @@ pub(crate) trait Link: Send + std::fmt::Debug {
         true
     }
 
+    /// Whether everything that was put and signalled is out of this process's hands; moves it on
+    /// if not. Nobody looks after an operation that is over.
+    fn flush(&mut self) -> Result<bool, Trouble> {
+        Ok(true)
+    }
+
     /// Moves what can be moved without being asked. `true` if something moved.
     fn poll(&mut self) -> Result<bool, Trouble>;
 

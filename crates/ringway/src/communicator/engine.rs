@@ -8,10 +8,9 @@ use super::connect::{self, Arrivals};
 use super::idle::{Idle, Next, Patience};
 use crate::bootstrap::Session;
 use crate::control::{AGREEMENT_MS_MAX, Health, Journal, Report, Signature};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::executor::{Buffers, Execution, Gate, Links, Part, Prepared, Progress};
 use crate::plan::types::Rank;
-use crate::sync::atomic::Ordering;
 use crate::transport::shm::{self, GENERATIONS, Segment};
 use crate::transport::tcp::TcpLink;
 use crate::transport::{Area, Beginning, Context, LinkDescription, OperationTag, Trouble};
@@ -60,7 +59,7 @@ pub(crate) struct ScratchUse {
 impl ScratchUse {
     /// Where the scratch of operation `sequence` begins, and how many collectives must be over
     /// before it may be written.
-    fn assign(&mut self, own: &Segment, bytes: u64, sequence: u64) -> (u64, u64) {
+    pub(crate) fn assign(&mut self, own: &Segment, bytes: u64, sequence: u64) -> (u64, u64) {
         let layout = own.layout();
         if bytes > layout.small_bytes {
             return (layout.large(), std::mem::replace(&mut self.large, sequence + 1));
@@ -134,7 +133,7 @@ impl Engine {
         };
         self.run(vec![running], started, deadline)?;
         self.sequence += 1;
-        self.own.done().store(self.sequence, Ordering::Release);
+        shm::flags::complete(self.own.done(), self.sequence);
         self.journal.end(tag.sequence);
         Ok(())
     }
@@ -201,7 +200,6 @@ impl Engine {
             outputs: outputs.clone(),
             remote_scratch: layout.message_slots(self.session.rank),
         };
-        self.links.link(part.peer).begin(context, &beginning);
         let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
         let prepared = Arc::new(Prepared::new(plan));
         let bytes =
@@ -210,7 +208,7 @@ impl Engine {
         let execution = unsafe {
             Execution::new(Arc::clone(&prepared), buffers, vec![bytes], (context, Gate::default()))
         };
-        Running { execution, prepared, context, tag, beginning: None, done: false }
+        Running { execution, prepared, context, tag, beginning: Some(beginning), done: false }
     }
 
     fn own_area(&self, base: u64, bytes: u64) -> Area {
@@ -224,6 +222,8 @@ impl Engine {
             if self.links.contains(*peer) {
                 continue;
             }
+            // The verdict on a job that is stuck here is read off who waits for whom.
+            self.journal.wait_begin(*peer, self.health.now_ms());
             let wanted = (*peer, self.connections);
             let until = started + deadline;
             let found =
@@ -231,13 +231,16 @@ impl Engine {
             let streams = match found {
                 Ok(Some(streams)) => streams,
                 Ok(None) => return Err(self.verdict()),
-                // The lower rank dials: it has not come.
-                Err(_) if *peer < self.session.rank => {
-                    return Err(self.late(*peer, started, &[]));
-                }
                 Err(error) => {
-                    let cause = error.to_string();
-                    self.health.report(Report::LinkBroken { peer: *peer, cause });
+                    self.health.report(match error.kind() {
+                        // The peer has not come; that is no fault of the link.
+                        ErrorKind::Timeout => Report::Deadline {
+                            sequence: self.sequence,
+                            waited_ms: millis(started.elapsed()),
+                            waiting_on: Some(*peer),
+                        },
+                        _ => Report::LinkBroken { peer: *peer, cause: error.to_string() },
+                    });
                     return Err(self.verdict());
                 }
             };
@@ -246,6 +249,7 @@ impl Engine {
                 Error::system(format_args!("cannot set up the link to rank {peer}"), e)
             })?;
             self.links.insert(*peer, Box::new(link));
+            self.journal.wait_end();
         }
         Ok(())
     }
@@ -390,8 +394,8 @@ impl Engine {
 
     /// Notes whom this rank waits for, and whether that rank is still there.
     fn watch(&self, peer: Rank, waited: Duration) {
-        let millis = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-        self.journal.wait_begin(peer, self.health.now_ms().saturating_sub(millis));
+        let since_ms = self.health.now_ms().saturating_sub(millis(waited));
+        self.journal.wait_begin(peer, since_ms);
         if waited > ASK_AFTER {
             self.health.compare();
         }
@@ -405,7 +409,7 @@ impl Engine {
             .iter()
             .find(|one| one.context == Context::Collective)
             .map_or(self.sequence, |one| one.tag.sequence);
-        let waited_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let waited_ms = millis(started.elapsed());
         let waiting_on = Some(peer);
         self.health.report(Report::Deadline { sequence, waited_ms, waiting_on });
         self.verdict()
@@ -445,6 +449,10 @@ impl Engine {
         self.links.get_up();
         self.health.wait_verdict(Duration::from_millis(AGREEMENT_MS_MAX))
     }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// What two ends of a message must agree on; never 0.

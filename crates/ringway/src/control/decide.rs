@@ -211,6 +211,11 @@ fn link_broken(evidence: &Evidence) -> Finding {
 }
 
 fn deadline(evidence: &Evidence, sequence: u64) -> Finding {
+    // Ranks that made different calls may wait for each other without ever meeting.
+    let calls = evidence.ranks().filter_map(|rank| evidence.called(rank, sequence));
+    if calls.collect::<BTreeSet<_>>().len() > 1 {
+        return mismatch(evidence, sequence);
+    }
     let waited = evidence.of_class(Class::Deadline).find_map(|(origin, report)| match report {
         Report::Deadline { sequence: s, waited_ms, .. } if *s == sequence => {
             Some((origin, *waited_ms))
@@ -229,6 +234,17 @@ fn deadline(evidence: &Evidence, sequence: u64) -> Finding {
             Some(state) => !state.has_entered(sequence) && outside.insert(rank),
         };
     }
+    // Whoever waits inside an earlier operation is held up by somebody else.
+    let waits = |rank: &Rank| {
+        let state = evidence.state_of(*rank);
+        state.is_some_and(|state| state.current().is_some() && state.waiting_on.is_some())
+    };
+    let earlier = outside.iter().filter_map(|rank| evidence.state_of(*rank)?.current());
+    let earlier = earlier.map(|call| call.sequence).min();
+    let held_up = silent.is_empty() && gone.is_empty() && outside.iter().all(waits);
+    if !held_up {
+        outside.retain(|rank| !waits(rank));
+    }
     let mut parts = Vec::new();
     if !outside.is_empty() {
         parts.push(format!("{} not entered it", have(evidence, &outside)));
@@ -243,10 +259,18 @@ fn deadline(evidence: &Evidence, sequence: u64) -> Finding {
     let mut culprits: BTreeSet<Rank> = silent;
     culprits.extend(outside);
     culprits.extend(gone);
-    if culprits.is_empty() {
-        let (awaited, text) = awaited(evidence, sequence);
-        parts.push(text);
-        culprits = awaited;
+    match earlier.filter(|_| held_up && !culprits.is_empty()) {
+        Some(earlier) => {
+            let (awaited, text) = awaited(evidence, earlier);
+            parts.push(format!("in operation {earlier} {text}"));
+            culprits = awaited;
+        }
+        None if culprits.is_empty() => {
+            let (awaited, text) = awaited(evidence, sequence);
+            parts.push(text);
+            culprits = awaited;
+        }
+        None => {}
     }
     Finding {
         kind: ErrorKind::Timeout,

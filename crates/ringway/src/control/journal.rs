@@ -8,18 +8,17 @@
 //!
 //! *Invariant*: one writer at a time. Two would not be unsound, but the slots would lie.
 
-use std::sync::atomic::{AtomicU64, Ordering, fence};
-
 use serde::{Deserialize, Serialize};
 
 use super::signature::Signature;
 use crate::plan::types::Rank;
+use crate::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// How many operations the journal remembers.
-pub const JOURNAL_LENGTH: usize = 64;
+pub const JOURNAL_LENGTH: usize = if cfg!(loom) { 2 } else { 64 };
 
 /// How often a reader tries again while the writer is inside its slot.
-const READ_ATTEMPTS: u32 = 64;
+const READ_ATTEMPTS: u32 = if cfg!(loom) { 2 } else { 64 };
 
 /// Nobody is waited for.
 const IDLE: u64 = u64::MAX;
@@ -169,7 +168,7 @@ impl Journal {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Arc;
     use std::time::Instant;
@@ -239,5 +238,51 @@ mod tests {
         let each = start.elapsed().as_nanos() / u128::from(rounds);
         println!("begin and end: {each} ns");
         assert!(each < 2_000, "{each} ns");
+    }
+}
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::control::signature::tests::all_reduce;
+    use loom::sync::Arc;
+
+    /// Operations 0 and 2 share a slot: a reader sees all of one of them, or nothing.
+    #[test]
+    fn loom_a_signature_is_never_torn() {
+        loom::model(|| {
+            let journal = Arc::new(Journal::new());
+            let writer = Arc::clone(&journal);
+            let written = loom::thread::spawn(move || {
+                writer.begin(&Signature { extra: !7, ..all_reduce(0, 7) });
+                writer.begin(&Signature { extra: !9, ..all_reduce(2, 9) });
+            });
+            for (sequence, count) in [(0, 7), (2, 9)] {
+                if let Some(found) = journal.signature_of(sequence) {
+                    assert_eq!((found.count, found.extra), (count, !count));
+                }
+            }
+            written.join().unwrap();
+            assert_eq!(journal.signature_of(2).map(|found| found.count), Some(9));
+            assert_eq!(journal.signature_of(0), None);
+        });
+    }
+
+    /// Whoever sees that an operation was entered finds its signature.
+    #[test]
+    fn loom_an_entered_operation_is_found() {
+        loom::model(|| {
+            let journal = Arc::new(Journal::new());
+            let writer = Arc::clone(&journal);
+            let written = loom::thread::spawn(move || {
+                writer.begin(&all_reduce(0, 7));
+                writer.end(0);
+            });
+            let state = journal.state(0);
+            if state.completed == 1 {
+                assert_eq!(state.entered.map(|found| found.count), Some(7));
+            }
+            written.join().unwrap();
+        });
     }
 }

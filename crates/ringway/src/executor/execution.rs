@@ -170,6 +170,13 @@ impl Execution {
                 }
             }
         }
+        if blocked.is_none() {
+            for peer in &prepared.peers {
+                if !fabric.flush(*peer)? {
+                    blocked = Some(*peer);
+                }
+            }
+        }
         Ok(match blocked {
             None => Progress::Done,
             Some(peer) if moved => Progress::Moved(peer),

@@ -88,6 +88,10 @@ impl Fabric for Links {
         self.link(peer).has_completed(operations)
     }
 
+    fn flush(&mut self, peer: Rank) -> Result<bool, Trouble> {
+        self.link(peer).flush()
+    }
+
     fn put(
         &mut self,
         peer: Rank,

@@ -41,7 +41,7 @@ pub(crate) struct ShmLink {
     rank: Rank,
     peer: Rank,
     own: Arc<Segment>,
-    theirs: Segment,
+    theirs: Arc<Segment>,
     bell: Bell,
     contexts: Box<[Counters; 3]>,
     /// Collectives the peer is known to have completed.
@@ -185,7 +185,7 @@ impl Link for ShmLink {
 
     fn has_completed(&mut self, operations: u64) -> bool {
         if self.done < operations {
-            self.done = self.theirs.done().load(Ordering::Acquire);
+            self.done = flags::completed(self.theirs.done());
         }
         self.done >= operations
     }

@@ -7,6 +7,7 @@
 
 mod connection;
 pub(crate) mod frame;
+pub(crate) mod stream;
 
 use std::net::TcpStream;
 use std::os::fd::BorrowedFd;
@@ -18,6 +19,7 @@ use crate::plan::plan::{FLAGS_MAX, Flag, Landing, Region};
 use crate::plan::types::Rank;
 use connection::Connection;
 use frame::{Header, Kind};
+use stream::Stream;
 
 /// What a link knows of the operation it is in, per context.
 #[derive(Debug)]
@@ -29,9 +31,9 @@ struct Current {
 
 /// The end of a TCP connection.
 #[derive(Debug)]
-pub(crate) struct TcpLink {
+pub(crate) struct TcpLink<S = TcpStream> {
     peer: Rank,
-    connections: Vec<Connection>,
+    connections: Vec<Connection<S>>,
     contexts: [Current; 3],
     description: LinkDescription,
 }
@@ -43,10 +45,27 @@ impl TcpLink {
         streams: Vec<TcpStream>,
         description: LinkDescription,
     ) -> std::io::Result<Self> {
-        let connections = streams.into_iter().map(Connection::new).collect::<Result<_, _>>()?;
+        for stream in &streams {
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)?;
+        }
+        Ok(Self::over(peer, streams, connection::AHEAD, description))
+    }
+}
+
+impl<S: Stream> TcpLink<S> {
+    /// A link over streams that never block, each read up to `ahead` bytes ahead.
+    pub(crate) fn over(
+        peer: Rank,
+        streams: Vec<S>,
+        ahead: usize,
+        description: LinkDescription,
+    ) -> Self {
+        let connections =
+            streams.into_iter().map(|stream| Connection::new(stream, ahead)).collect();
         let blank =
             || Current { beginning: None, raised: Box::new([0; FLAGS_MAX]), announced: false };
-        Ok(Self { peer, connections, contexts: [blank(), blank(), blank()], description })
+        Self { peer, connections, contexts: [blank(), blank(), blank()], description }
     }
 
     fn connection(&self, lane: usize) -> usize {
@@ -133,7 +152,7 @@ fn admit(
         })
 }
 
-impl Link for TcpLink {
+impl<S: Stream> Link for TcpLink<S> {
     fn begin(&mut self, context: Context, beginning: &Beginning) {
         let current = &mut self.contexts[context as usize];
         current.beginning = Some(beginning.clone());
@@ -192,6 +211,16 @@ impl Link for TcpLink {
             Some(cause) if over && !reached => Err(self.broken(cause)),
             _ => Ok(reached),
         }
+    }
+
+    fn flush(&mut self) -> Result<bool, Trouble> {
+        let mut out = true;
+        for index in 0..self.connections.len() {
+            if self.connections[index].ended().is_none() {
+                out &= self.connections[index].drain().map_err(|e| self.broken(e))?;
+            }
+        }
+        Ok(out)
     }
 
     fn poll(&mut self) -> Result<bool, Trouble> {

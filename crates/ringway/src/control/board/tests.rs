@@ -273,6 +273,41 @@ fn a_deadline_follows_who_waits_for_whom() {
 }
 
 #[test]
+fn a_deadline_among_different_calls_is_a_mismatch() {
+    let error = verdict_of(3, |network| {
+        network.all_begin(0);
+        network.journals[2].begin(&all_reduce(0, 1000));
+        network.report(5, 1, Report::Deadline { sequence: 0, waited_ms: 9, waiting_on: Some(0) });
+    });
+    assert_eq!((error.kind(), culprits(&error)), (ErrorKind::InvalidUsage, BTreeSet::from([2])));
+}
+
+#[test]
+fn who_is_held_up_in_an_earlier_operation_is_not_at_fault() {
+    let stuck = |third_is_in: bool| {
+        verdict_of(4, move |network| {
+            network.journals.iter().take(3).for_each(|j| j.begin(&all_reduce(0, 1024)));
+            network.journals[0].end(0);
+            network.journals[0].begin(&all_reduce(1, 8));
+            network.journals[1].wait_begin(3, 0);
+            network.journals[2].wait_begin(3, 0);
+            if third_is_in {
+                network.journals[3].begin(&all_reduce(0, 1024));
+                network.journals[3].end(0);
+                network.journals[3].begin(&all_reduce(1, 8));
+            }
+            let report = Report::Deadline { sequence: 1, waited_ms: 9, waiting_on: Some(1) };
+            network.report(5, 0, report);
+        })
+    };
+    for third_is_in in [false, true] {
+        let error = stuck(third_is_in);
+        assert_eq!(error.kind(), ErrorKind::Timeout);
+        assert_eq!(culprits(&error), BTreeSet::from([3]), "{error}");
+    }
+}
+
+#[test]
 fn a_panic_and_a_departure_are_named() {
     let error = verdict_of(4, |network| {
         network.all_begin(0);

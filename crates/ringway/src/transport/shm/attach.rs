@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub(crate) peer: Rank,
-    pub(crate) segment: Segment,
+    pub(crate) segment: Arc<Segment>,
     pub(crate) bell: Bell,
 }
 
@@ -223,6 +224,6 @@ fn attach(meeting: &Meeting<'_>, peer: Rank, layout: Layout) -> Result<Attached>
     let (Some(bell), Some(memory)) = (descriptors.pop(), descriptors.pop()) else {
         return Err(Error::system("it passed no memory", "too few descriptors (raise ulimit -n)"));
     };
-    let segment = Segment::open(&memory, layout)?;
+    let segment = Arc::new(Segment::open(&memory, layout)?);
     Ok(Attached { peer, segment, bell: Bell::from_descriptor(bell) })
 }

@@ -1,6 +1,7 @@
-//! The two protocols that ranks speak through shared words: counters and the sleeper's bell.
+//! The three protocols that ranks speak through shared words: counters, completed operations, and
+//! the sleeper's bell.
 //!
-//! Both are plain functions over atomics, so that loom can run them (`loom` tests below) exactly
+//! They are plain functions over atomics, so that loom can run them (`loom` tests below) exactly
 //! as production does.
 
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
@@ -26,15 +27,32 @@ pub(crate) fn reached(count: u32, base: u32, wanted: u32) -> bool {
     count.wrapping_sub(base).wrapping_sub(wanted) < u32::MAX / 2
 }
 
+/// Says that this rank has completed its first `count` collectives: peers may use their scratch
+/// again.
+///
+/// # Memory ordering
+/// Release; its partner is the acquire load in [`completed`]: whoever sees this count writes after
+/// everything this rank has read.
+pub(crate) fn complete(done: &AtomicU64, count: u64) {
+    done.store(count, Ordering::Release);
+}
+
+/// How many collectives a rank has completed. See [`complete`].
+pub(crate) fn completed(done: &AtomicU64) -> u64 {
+    done.load(Ordering::Acquire)
+}
+
 /// Says that this rank is about to sleep. It must look at every counter once more after this
 /// call, and sleep only if nothing has come.
 ///
 /// # Memory ordering
 /// The fence stands between the store here and the look that follows; its partner is the fence
 /// in [`must_ring`] between the signaller's counter and its look at this word. One of the two
-/// sees the other: either the sleeper sees the signal, or the signaller sees the sleeper.
+/// sees the other: either the sleeper sees the signal, or the signaller sees the sleeper. The two
+/// exchanges order a ring that comes late against the next nap (and loom, which does not know
+/// that an exchange follows at once what it read, needs them to).
 pub(crate) fn lie_down(sleeping: &AtomicU32) {
-    sleeping.store(1, Ordering::Relaxed);
+    sleeping.swap(1, Ordering::AcqRel);
     fence(Ordering::SeqCst);
 }
 
@@ -47,7 +65,7 @@ pub(crate) fn get_up(sleeping: &AtomicU32) {
 /// See [`lie_down`].
 pub(crate) fn must_ring(sleeping: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);
-    sleeping.load(Ordering::Relaxed) != 0 && sleeping.swap(0, Ordering::Relaxed) != 0
+    sleeping.load(Ordering::Relaxed) != 0 && sleeping.swap(0, Ordering::AcqRel) != 0
 }
 
 #[cfg(all(test, not(loom)))]
@@ -167,6 +185,36 @@ mod loom_tests {
                 publish(&credit, 7, round);
             }
             sender.join().unwrap();
+        });
+    }
+
+    /// The owner reads its scratch in operation 0 and completes it; a peer that is in operation
+    /// 8, of the same generation, writes there: never while the owner still reads.
+    #[test]
+    fn loom_a_generation_is_written_only_after_its_owner_is_done() {
+        loom::model(|| {
+            let shared = shared();
+            let done = Arc::new(AtomicU64::new(0));
+            let (other, gate) = (Arc::clone(&shared), Arc::clone(&done));
+            let peer = thread::spawn(move || {
+                while completed(&gate) < 1 {
+                    thread::yield_now();
+                }
+                put_and_signal(&other, 8, 1);
+            });
+            for _ in 0..2 {
+                // SAFETY: the operation is not complete; loom checks that this keeps the peer out.
+                #[expect(unsafe_code, reason = "loom's cell checks every access")]
+                let seen = shared.payload.with(|payload| unsafe { *payload });
+                assert_eq!(seen, 0);
+            }
+            complete(&done, 1);
+            wait_sleeping(&shared, 1);
+            // SAFETY: the signal has been seen; loom checks that this orders the access.
+            #[expect(unsafe_code, reason = "loom's cell checks every access")]
+            let seen = shared.payload.with(|payload| unsafe { *payload });
+            assert_eq!(seen, 8);
+            peer.join().unwrap();
         });
     }
 }

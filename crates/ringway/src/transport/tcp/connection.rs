@@ -3,20 +3,16 @@
 #![allow(unsafe_code, reason = "payloads are received into and sent from raw buffers")]
 
 use std::io::{self, ErrorKind, IoSlice};
-use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 
 use rustix::event::PollFlags;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
 use super::super::Context;
-use super::frame::{HEADER_BYTES, Header};
+use super::frame::{HEADER_BYTES, Header, Kind};
+use super::stream::{Arrival, Stream};
 
 /// Bytes read ahead: several small frames in one system call.
-const AHEAD: usize = 64 << 10;
-
-/// Payloads of at least this many missing bytes are received in place, without reading ahead.
-const IN_PLACE: usize = 16 << 10;
+pub(super) const AHEAD: usize = 64 << 10;
 
 /// Signals queued behind a put, at most; more wait in their lanes.
 const QUEUE_MOST: usize = 64 << 10;
@@ -64,8 +60,8 @@ struct Arriving {
 
 /// See the module's text.
 #[derive(Debug)]
-pub(super) struct Connection {
-    stream: TcpStream,
+pub(super) struct Connection<S> {
+    stream: S,
     ahead: Box<[u8]>,
     /// Read ahead and not used yet: `ahead[start..end]`.
     start: usize,
@@ -76,6 +72,8 @@ pub(super) struct Connection {
     sending: Option<(Context, usize)>,
     /// Frames without payload that wait to be sent.
     queue: Vec<u8>,
+    /// Bytes of the queue that somebody waits for: up to the end of the last signal in it.
+    owed: usize,
     /// Why nothing more will arrive. No trouble in itself: a peer that has everything it needs
     /// may leave before this rank is done with the others.
     ended: Option<String>,
@@ -83,23 +81,23 @@ pub(super) struct Connection {
 
 // SAFETY: `arriving` holds an address inside the buffers of the operation that is being run; the
 // connection is used by one thread at a time, the one that runs that operation.
-unsafe impl Send for Connection {}
+unsafe impl<S: Send> Send for Connection<S> {}
 
-impl Connection {
-    pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
-        stream.set_nonblocking(true)?;
-        Ok(Self {
+impl<S: Stream> Connection<S> {
+    /// A connection over a stream, of which up to `ahead` bytes are read ahead.
+    pub(super) fn new(stream: S, ahead: usize) -> Self {
+        Self {
             stream,
-            ahead: vec![0; AHEAD].into_boxed_slice(),
+            ahead: vec![0; ahead.max(HEADER_BYTES)].into_boxed_slice(),
             start: 0,
             end: 0,
             arriving: None,
             held: false,
             sending: None,
             queue: Vec::with_capacity(1024),
+            owed: 0,
             ended: None,
-        })
+        }
     }
 
     /// Why nothing more will arrive, if so.
@@ -120,8 +118,8 @@ impl Connection {
         if self.sending.is_some() || !self.queue.is_empty() {
             flags |= PollFlags::OUT;
         }
-        if !flags.is_empty() {
-            wanted.push((self.stream.as_fd(), flags));
+        if let Some(descriptor) = self.stream.descriptor().filter(|_| !flags.is_empty()) {
+            wanted.push((descriptor, flags));
         }
     }
 
@@ -151,11 +149,11 @@ impl Connection {
             let queued = if *cursor == 0 { self.queue.len() } else { 0 };
             let parts =
                 [IoSlice::new(&self.queue[..queued]), IoSlice::new(head), IoSlice::new(body)];
-            match send(&self.stream, &parts) {
+            match self.stream.send(&parts) {
                 Ok(0) => return Ok(false),
                 Ok(sent) => {
                     let from_queue = sent.min(queued);
-                    self.queue.drain(..from_queue);
+                    self.dequeue(from_queue);
                     *cursor += sent - from_queue;
                     if *cursor > 0 {
                         self.sending = Some(owner);
@@ -175,6 +173,9 @@ impl Connection {
             return Ok(false);
         }
         self.queue.extend_from_slice(&header.encode());
+        if header.kind != Kind::Announce {
+            self.owed = self.queue.len();
+        }
         self.flush()?;
         Ok(true)
     }
@@ -184,9 +185,20 @@ impl Connection {
         if self.sending.is_some() || self.queue.is_empty() {
             return Ok(false);
         }
-        let sent = send(&self.stream, &[IoSlice::new(&self.queue)])?;
-        self.queue.drain(..sent);
+        let sent = self.stream.send(&[IoSlice::new(&self.queue)])?;
+        self.dequeue(sent);
         Ok(sent > 0)
+    }
+
+    fn dequeue(&mut self, bytes: usize) {
+        self.queue.drain(..bytes);
+        self.owed = self.owed.saturating_sub(bytes);
+    }
+
+    /// Sends what is queued; whether nothing is left that somebody waits for.
+    pub(super) fn drain(&mut self) -> io::Result<bool> {
+        self.flush()?;
+        Ok(self.owed == 0)
     }
 
     /// Reads and stores frames until there is nothing more, or one must be held.
@@ -211,7 +223,8 @@ impl Connection {
                     moved = true;
                     continue;
                 }
-                if arriving.missing >= IN_PLACE {
+                // A long rest is received in place, without reading ahead.
+                if arriving.missing >= self.ahead.len() / 4 {
                     let got = match receive_in_place(&self.stream, arriving) {
                         Arrival::Bytes(got) => got,
                         Arrival::Nothing => break,
@@ -283,7 +296,7 @@ impl Connection {
             self.start = 0;
         }
         let room = &mut self.ahead[self.end..];
-        match arrival(rustix::net::recv(&self.stream, room, RecvFlags::DONTWAIT).map(|got| got.0)) {
+        match self.stream.receive(room) {
             Arrival::Bytes(got) => {
                 self.end += got;
                 Some(got)
@@ -297,13 +310,6 @@ impl Connection {
     }
 }
 
-/// What a read brought.
-enum Arrival {
-    Bytes(usize),
-    Nothing,
-    End(String),
-}
-
 impl Arriving {
     fn take(&mut self, bytes: usize) {
         self.address = self.address.wrapping_add(bytes);
@@ -311,35 +317,15 @@ impl Arriving {
     }
 }
 
-fn receive_in_place(stream: &TcpStream, arriving: &mut Arriving) -> Arrival {
+fn receive_in_place(stream: &impl Stream, arriving: &mut Arriving) -> Arrival {
     // SAFETY:
     // * `admit` gave room for the whole payload, `missing` counts down from it;
     // * the plan lets nobody else touch those bytes until the put has landed;
     // * the slice lives for the system call only.
     let room = unsafe { std::slice::from_raw_parts_mut(arriving.address, arriving.missing) };
-    let arrived = arrival(rustix::net::recv(stream, room, RecvFlags::DONTWAIT).map(|got| got.0));
+    let arrived = stream.receive(room);
     if let Arrival::Bytes(got) = arrived {
         arriving.take(got);
     }
     arrived
-}
-
-fn arrival(outcome: rustix::io::Result<usize>) -> Arrival {
-    match outcome {
-        Ok(0) => Arrival::End("the peer closed the connection".to_owned()),
-        Ok(got) => Arrival::Bytes(got),
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Arrival::Nothing,
-        Err(e) => Arrival::End(e.to_string()),
-    }
-}
-
-/// Sends what the socket takes now; 0 when it takes nothing.
-fn send(stream: &TcpStream, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-    let mut none = SendAncillaryBuffer::default();
-    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    match rustix::net::sendmsg(stream, parts, &mut none, flags) {
-        Ok(sent) => Ok(sent),
-        Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(0),
-        Err(e) => Err(e.into()),
-    }
 }

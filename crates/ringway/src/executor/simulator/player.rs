@@ -1,0 +1,309 @@
+//! One rank: what the communicator's engine does with an execution, under the virtual clock.
+
+use std::sync::Arc;
+
+use super::fabric::{Mutation, Rough};
+use super::memory::Memory;
+use super::scenario::Scenario;
+use crate::communicator::ScratchUse;
+use crate::control::{Journal, Report};
+use crate::error::Error;
+use crate::executor::{Buffers, Execution, Gate, Links, Prepared, Progress};
+use crate::plan::rng::Random;
+use crate::plan::types::Rank;
+use crate::transport::shm::{self, GENERATIONS, Segment, flags};
+use crate::transport::{Area, Beginning, Context, OperationTag, Trouble};
+
+/// As in the engine.
+const COMPARE_AFTER_US: u64 = 1_000;
+pub(super) const ASK_AFTER_US: u64 = 50_000;
+const NAP_US: u64 = 50_000;
+
+/// Where a rank is.
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// In its own code, until it enters the next operation.
+    Outside {
+        until_us: u64,
+    },
+    /// Making links: the next peer, and when a dial to it succeeds.
+    Connecting {
+        index: usize,
+        dialed_us: Option<u64>,
+    },
+    Inside,
+    /// Waiting for the verdict.
+    Judging {
+        since_us: u64,
+    },
+    Over,
+    Dead,
+}
+
+/// What a turn came to.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Look again soon.
+    Soon,
+    /// Look again at this time, or when something comes.
+    Sleep(u64),
+    /// The operation is complete.
+    Complete,
+    /// Something is wrong.
+    Fail(Report),
+    /// Somebody else said that something is wrong.
+    Raised,
+}
+
+/// An operation at work.
+#[derive(Debug)]
+struct Running {
+    execution: Execution,
+    tag: OperationTag,
+    /// What the links are told once the gate is open.
+    beginning: Option<Beginning>,
+}
+
+/// See the module's text.
+#[derive(Debug)]
+pub(super) struct Player {
+    pub(super) rank: Rank,
+    pub(super) links: Links,
+    pub(super) own: Arc<Segment>,
+    pub(super) journal: Arc<Journal>,
+    pub(super) prepared: Vec<Arc<Prepared>>,
+    pub(super) memories: Vec<Vec<Memory>>,
+    pub(super) phase: Phase,
+    /// The operation it is in, or enters next.
+    pub(super) operation: usize,
+    pub(super) outcome: Option<Result<(), Error>>,
+    /// Turns inside this operation.
+    pub(super) turns: u64,
+    pub(super) asleep: bool,
+    /// It wants its neighbours to compare what they are doing.
+    pub(super) asks: bool,
+    pub(super) next_us: u64,
+    pub(super) started_us: u64,
+    /// Bytes used of each generation of small scratch, and of the large one.
+    pub(super) used: [u64; GENERATIONS + 1],
+    neighbours: Arc<[Rank]>,
+    scratch: ScratchUse,
+    running: Option<Running>,
+    idle_since_us: Option<u64>,
+    compared_us: u64,
+    lying: bool,
+}
+
+/// What a turn happens in.
+pub(super) struct Moment<'a> {
+    pub(super) now_us: u64,
+    /// This rank's clock, as its control plane reads it.
+    pub(super) local_ms: u64,
+    pub(super) scenario: &'a Scenario,
+    pub(super) random: &'a mut Random,
+    pub(super) mutation: Option<Mutation>,
+    pub(super) raised: bool,
+}
+
+impl Player {
+    pub(super) fn new(
+        rank: Rank,
+        (links, own): (Links, Arc<Segment>),
+        neighbours: Arc<[Rank]>,
+        journal: Arc<Journal>,
+        prepared: Vec<Arc<Prepared>>,
+        memories: Vec<Vec<Memory>>,
+    ) -> Self {
+        Self {
+            rank,
+            links,
+            own,
+            journal,
+            prepared,
+            memories,
+            phase: Phase::Outside { until_us: 0 },
+            operation: 0,
+            outcome: None,
+            turns: 0,
+            asleep: false,
+            asks: false,
+            next_us: u64::MAX,
+            started_us: 0,
+            used: [0; GENERATIONS + 1],
+            neighbours,
+            scratch: ScratchUse::default(),
+            running: None,
+            idle_since_us: None,
+            compared_us: 0,
+            lying: false,
+        }
+    }
+
+    fn tag(&self, scenario: &Scenario) -> OperationTag {
+        let mut signature = scenario.operation(self.rank, self.operation).signature(self.rank);
+        signature.sequence = self.operation as u64;
+        OperationTag { sequence: signature.sequence, tag: signature.tag() }
+    }
+
+    /// Enters an operation: says so, before links are made.
+    pub(super) fn enter(&mut self, moment: &Moment<'_>) {
+        let mut signature =
+            moment.scenario.operation(self.rank, self.operation).signature(self.rank);
+        signature.sequence = self.operation as u64;
+        self.started_us = moment.now_us;
+        self.turns = 0;
+        self.journal.begin(&signature);
+        shm::announce(&self.own, self.tag(moment.scenario));
+    }
+
+    /// Begins an operation on its links.
+    #[expect(unsafe_code, reason = "the buffers live as long as the player")]
+    pub(super) fn begin(&mut self, scenario: &Scenario) {
+        let prepared = Arc::clone(&self.prepared[self.operation]);
+        let bytes = prepared.plan.scratch_bytes;
+        let sequence = self.operation as u64;
+        let (base, operations) = self.scratch.assign(&self.own, bytes, sequence);
+        let gate = Gate { ranks: Arc::clone(&self.neighbours), operations };
+        self.note_use(base, bytes);
+        let address = self.own.area().at(base, bytes).expect("the layout holds its own parts");
+        let scratch = Area { address, bytes: usize::try_from(bytes).expect("mapped") };
+        let (inputs, outputs): (Vec<Area>, Vec<Area>) =
+            self.memories[self.operation].iter_mut().map(Memory::areas).unzip();
+        let tag = self.tag(scenario);
+        let beginning = Beginning { tag, scratch, outputs: outputs.clone(), remote_scratch: base };
+        let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
+        let parts = scenario.operation(self.rank, self.operation).parts(self.rank);
+        // SAFETY: the memories are not touched, moved or dropped before the world ends, and the
+        // plan was made for their sizes.
+        let execution = unsafe {
+            Execution::new(Arc::clone(&prepared), buffers, parts, (Context::Collective, gate))
+        };
+        self.running = Some(Running { execution, tag, beginning: Some(beginning) });
+        (self.idle_since_us, self.compared_us) = (None, 0);
+    }
+
+    fn note_use(&mut self, base: u64, bytes: u64) {
+        let layout = self.own.layout();
+        let index = (0..GENERATIONS).find(|index| layout.small(*index as u64) == base);
+        let slot = index.unwrap_or(GENERATIONS);
+        self.used[slot] = self.used[slot].max(bytes);
+    }
+
+    /// One pass of the engine's loop.
+    pub(super) fn turn(&mut self, moment: &mut Moment<'_>) -> Next {
+        if std::mem::take(&mut self.asleep) {
+            self.links.get_up();
+        }
+        let (moved, stalled, blocked) = match self.look(moment) {
+            Ok(outcome) => outcome,
+            Err(trouble) => return Next::Fail(Self::report(trouble)),
+        };
+        let Some(peer) = blocked else {
+            self.end();
+            return Next::Complete;
+        };
+        if moved {
+            if std::mem::take(&mut self.lying) {
+                self.links.get_up();
+            }
+            (self.idle_since_us, self.compared_us) = (None, 0);
+            return Next::Soon;
+        }
+        if moment.raised {
+            return Next::Raised;
+        }
+        let since = *self.idle_since_us.get_or_insert(moment.now_us);
+        if stalled {
+            return Next::Soon;
+        }
+        if !std::mem::take(&mut self.lying) {
+            self.links.lie_down();
+            self.lying = true;
+            return Next::Soon;
+        }
+        self.wait(moment, peer, moment.now_us - since)
+    }
+
+    /// Nothing moves: compares, looks at the clock, and goes to sleep.
+    fn wait(&mut self, moment: &Moment<'_>, peer: Rank, waited_us: u64) -> Next {
+        let left = (self.started_us + moment.scenario.deadline_us).saturating_sub(moment.now_us);
+        if left == 0 {
+            return Next::Fail(self.late(moment, peer));
+        }
+        if waited_us > COMPARE_AFTER_US && waited_us > 2 * self.compared_us {
+            self.compared_us = waited_us;
+            let tag = self.running.as_ref().expect("inside").tag;
+            let compared =
+                self.links.iter_mut().try_for_each(|link| link.compare(Context::Collective, tag));
+            if let Err(trouble) = compared {
+                return Next::Fail(Self::report(trouble));
+            }
+            self.journal.wait_begin(peer, moment.local_ms.saturating_sub(waited_us / 1000));
+            self.asks |= waited_us > ASK_AFTER_US;
+        }
+        let limit = if self.compared_us == 0 { COMPARE_AFTER_US } else { NAP_US };
+        self.asleep = true;
+        Next::Sleep(moment.now_us + limit.min(left))
+    }
+
+    pub(super) fn late(&self, moment: &Moment<'_>, peer: Rank) -> Report {
+        Report::Deadline {
+            sequence: self.operation as u64,
+            waited_ms: (moment.now_us - self.started_us) / 1000,
+            waiting_on: Some(peer),
+        }
+    }
+
+    /// One look at everything: whether something moved, whether looking again helps, and whom
+    /// the operation waits for.
+    fn look(&mut self, moment: &mut Moment<'_>) -> Result<(bool, bool, Option<Rank>), Trouble> {
+        let running = self.running.as_mut().expect("inside");
+        let mut fabric = Rough {
+            links: &mut self.links,
+            random: moment.random,
+            stall: moment.scenario.stall,
+            mutation: moment.mutation,
+            stalled: false,
+        };
+        let peers = &self.prepared[self.operation].peers;
+        if let Some(beginning) = running.beginning.take() {
+            if let Some(peer) = running.execution.gate(&mut fabric) {
+                running.beginning = Some(beginning);
+                return Ok((self.links.poll(peers)?, false, Some(peer)));
+            }
+            for peer in peers {
+                fabric.links.link(*peer).begin(Context::Collective, &beginning);
+            }
+        }
+        let progress = running.execution.poll(&mut fabric)?;
+        let stalled = fabric.stalled;
+        Ok(match progress {
+            Progress::Done => (true, stalled, None),
+            Progress::Moved(peer) => (true, stalled, Some(peer)),
+            Progress::Blocked(peer) => (self.links.poll(peers)?, stalled, Some(peer)),
+        })
+    }
+
+    fn end(&mut self) {
+        if std::mem::take(&mut self.lying) {
+            self.links.get_up();
+        }
+        let prepared = Arc::clone(&self.prepared[self.operation]);
+        for (peer, received) in &prepared.received {
+            self.links.link(*peer).end(Context::Collective, received);
+        }
+        self.running = None;
+        let sequence = self.operation as u64;
+        self.operation += 1;
+        flags::complete(self.own.done(), sequence + 1);
+        self.journal.wait_end();
+        self.journal.end(sequence);
+    }
+
+    fn report(trouble: Trouble) -> Report {
+        match trouble {
+            Trouble::Mismatch { peer, sequence } => Report::Mismatch { sequence, with: peer },
+            Trouble::Broken { peer, cause } => Report::LinkBroken { peer, cause },
+        }
+    }
+}
