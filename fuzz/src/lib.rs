@@ -18,8 +18,11 @@ use ringway_plan::json;
 
 pub use ringway::fuzzing::{control_connection, data_connection, unique_id};
 
+/// A target: takes arbitrary bytes.
+pub type Target = fn(&[u8]);
+
 /// Every target by its name.
-pub const TARGETS: [(&str, fn(&[u8])); 9] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("config", config),
     ("control_connection", control_connection),
     ("control_message", control_message),

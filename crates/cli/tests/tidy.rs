@@ -238,7 +238,7 @@ fn every_ringway_setting_is_documented() {
         for word in words_after(text, "RINGWAY_") {
             let name = format!("RINGWAY_{word}");
             let known = |text: &&str| text.contains(&format!("`{name}`"));
-            if !word.is_empty() && !documented.iter().any(|text| known(&text)) {
+            if !word.is_empty() && !documented.iter().any(known) {
                 wrong.push(format!("{file}: {name} is in no table of settings"));
             }
         }
