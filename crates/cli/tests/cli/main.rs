@@ -4,6 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
 mod help;
+mod hosts;
+mod jobs;
+mod need;
 mod perf;
 mod process;
 mod run;

@@ -64,6 +64,11 @@ impl Running {
         self.child.id()
     }
 
+    /// Waits until the process has ended, without its output.
+    pub(crate) fn wait(&mut self) {
+        wait_for("the program to end", || self.child.try_wait().unwrap());
+    }
+
     /// Waits for the end, at most a minute.
     pub(crate) fn finish(mut self) -> Finished {
         let status = wait_for("the program to end", || self.child.try_wait().unwrap());

@@ -198,23 +198,21 @@ pub(crate) fn framed(
 
 pub(crate) fn log_choice(rank: Rank, peer: &PeerInfo, dialer: &Dialer, taken: &Connected) {
     let target = &taken.target;
-    tracing::debug!(
+    let refused: Vec<String> = dialer
+        .refused()
+        .filter(|(other, _)| *other != target)
+        .map(|(other, why)| format!("{} {}: {why}", other.label, other.address))
+        .chain(peer.withheld.iter().map(|(name, why)| format!("{name}: not offered ({why})")))
+        .collect();
+    let refused = if refused.is_empty() {
+        String::new()
+    } else {
+        format!("; refused {}", refused.join("; "))
+    };
+    tracing::info!(
         target: "ringway::BOOTSTRAP",
-        "rank {rank} reaches {} by {} {}", peer.identity(), target.label, target.address
+        "rank {rank} reaches {} by {} {}{refused}", peer.identity(), target.label, target.address
     );
-    for (other, why) in dialer.refused().filter(|(other, _)| *other != target) {
-        tracing::debug!(
-            target: "ringway::BOOTSTRAP",
-            "rank {rank} does not use {} {} of {}: {why}", other.label, other.address,
-            peer.identity()
-        );
-    }
-    for (name, why) in &peer.withheld {
-        tracing::debug!(
-            target: "ringway::BOOTSTRAP",
-            "rank {rank} does not use {name} of {}: {why}", peer.identity()
-        );
-    }
 }
 
 pub(crate) fn reasons(peer: &PeerInfo, dialer: &Dialer) -> String {

@@ -38,7 +38,7 @@ pub fn survey(filter: &dyn Fn(&str) -> Result<(), String>, family: Family) -> Re
         .map_err(|error| Error::system("list the network interfaces", error))?;
     let survey = choose(all, filter, family);
     for (name, why) in &survey.withheld {
-        tracing::debug!(target: "ringway::BOOTSTRAP", "not offering {name}: {why}");
+        tracing::info!(target: "ringway::BOOTSTRAP", "not offering {name}: {why}");
     }
     if survey.offered.is_empty() {
         let held: Vec<String> =

@@ -132,7 +132,7 @@ fn messages_and_collectives_share_a_group() {
                     group.send(&mine, (rank + 1) % 4).unwrap();
                     group.recv(&mut theirs, (rank + 3) % 4).unwrap();
                     group.run().unwrap();
-                    assert_eq!(theirs, [(rank + 3) as u8 % 4 ^ round; 300]);
+                    assert_eq!(theirs, [((rank + 3) as u8 % 4) ^ round; 300]);
                     assert_eq!(sum, [4, 8, 12, 4 * round]);
                 }
             },

@@ -1,0 +1,74 @@
+//! What a test needs beyond this program: it skips loudly without, or fails where it must not.
+//!
+//! `RINGWAY_TEST_REQUIRE` lists what the machine must offer (`netns`, `mpirun`, `hydra`, `torchrun`,
+//! or `all`): a test that would be skipped for lack of it fails instead.
+
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+/// Says whether `what` is there; if not, why the test is skipped, or fails where it is required.
+fn need(what: &str, missing: Option<String>, install: &str) -> bool {
+    let Some(why) = missing else { return true };
+    let required = std::env::var("RINGWAY_TEST_REQUIRE").unwrap_or_default();
+    let mut words = required.split([',', ' ']);
+    let test = std::thread::current().name().unwrap_or("a test").to_owned();
+    assert!(
+        !words.any(|word| word == what || word == "all"),
+        "{test} needs {what}: {why}; {install} (RINGWAY_TEST_REQUIRE={required})"
+    );
+    // Not `eprintln!`: what a passing test prints is not shown.
+    let _nobody_reads = writeln!(std::io::stderr(), "SKIPPED: {test}, because {why}; {install}");
+    false
+}
+
+/// Where a program is.
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
+}
+
+/// Root, and `ip` that can make network namespaces.
+pub(crate) fn namespaces() -> bool {
+    let missing = if find("ip").is_none() {
+        Some("there is no `ip`".to_owned())
+    } else {
+        let name = format!("rwneed{}", std::process::id());
+        let ip = |args: &[&str]| {
+            let output = Command::new("ip").args(args).stdin(Stdio::null()).output();
+            output.map_err(|error| error.to_string()).and_then(|output| {
+                let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                output.status.success().then_some(()).ok_or(said)
+            })
+        };
+        let made = ip(&["netns", "add", &name]).and_then(|()| ip(&["netns", "del", &name]));
+        made.err().map(|why| format!("network namespaces cannot be made ({why})"))
+    };
+    need("netns", missing, "run as root, with iproute2 installed")
+}
+
+/// Open MPI's launcher.
+pub(crate) fn open_mpi() -> Option<PathBuf> {
+    let found = find("mpirun.openmpi").or_else(|| find("mpirun").filter(|_| !says_hydra("mpirun")));
+    let missing = found.is_none().then(|| "there is no mpirun of Open MPI".to_owned());
+    need("mpirun", missing, "apt-get install openmpi-bin").then_some(found).flatten()
+}
+
+/// MPICH's launcher.
+pub(crate) fn hydra() -> Option<PathBuf> {
+    let found = find("mpiexec.hydra").or_else(|| find("mpirun.mpich"));
+    let missing = found.is_none().then(|| "there is no mpiexec.hydra".to_owned());
+    need("hydra", missing, "apt-get install mpich").then_some(found).flatten()
+}
+
+/// torchrun.
+pub(crate) fn torchrun() -> Option<PathBuf> {
+    let found = find("torchrun");
+    let missing = found.is_none().then(|| "there is no torchrun".to_owned());
+    need("torchrun", missing, "pip install torch").then_some(found).flatten()
+}
+
+fn says_hydra(program: &str) -> bool {
+    let output = Command::new(program).arg("--version").stdin(Stdio::null()).output();
+    output.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("HYDRA"))
+}
