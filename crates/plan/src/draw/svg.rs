@@ -33,22 +33,22 @@ impl Default for SvgOptions {
 }
 
 const STYLE: &str = "
-svg{--paper:#fff;--ink:#1b1f24;--faint:#6a737d;--band:#f3f5f8;--line:#d0d7de;
---copy:#8250df;--reduce:#cf6a00;--put:#0969da;--signal:#8c959f;--stuck:#d1242f}
-@media(prefers-color-scheme:dark){svg{--paper:#0d1117;--ink:#e6edf3;--faint:#9198a1;
---band:#161b22;--line:#30363d;--copy:#ab7df8;--reduce:#f0883e;--put:#58a6ff;
---signal:#6e7681;--stuck:#ff7b72}}
-.paper{fill:var(--paper)}.band{fill:var(--band)}
-text{font:12px ui-sans-serif,system-ui,sans-serif;fill:var(--ink)}
-.title{font-size:15px;font-weight:600}.faint{fill:var(--faint)}
+.paper{fill:#fff}.band{fill:#f3f5f8}
+text{font:12px ui-sans-serif,system-ui,sans-serif;fill:#1b1f24}
+.title{font-size:15px;font-weight:600}.faint{fill:#6a737d}
 .rank{font-weight:600}.mark{fill:#fff;font-size:10px;font-weight:700;text-anchor:middle}
-.lane{stroke:var(--line);stroke-width:1}
-.copy{fill:var(--copy)}.reduce{fill:var(--reduce)}.put{fill:var(--put)}
-.wait{fill:var(--paper);stroke:var(--faint);stroke-width:1.2}
-.stuck{fill:var(--stuck)}
+.lane{stroke:#d0d7de;stroke-width:1}
+.copy{fill:#8250df}.reduce{fill:#cf6a00}.put{fill:#0969da}
+.wait{fill:#fff;stroke:#6a737d;stroke-width:1.2}
+.stuck{fill:#d1242f}
 .a{fill:none;stroke-width:1.4;opacity:.85}.a:hover{stroke-width:3;opacity:1}
-.data{stroke:var(--put)}.told{stroke:var(--signal);stroke-dasharray:4 3}
-.datatip{fill:var(--put)}.toldtip{fill:var(--signal)}
+.data{stroke:#0969da}.told{stroke:#8c959f;stroke-dasharray:4 3}
+.datatip{fill:#0969da}.toldtip{fill:#8c959f}
+@media(prefers-color-scheme:dark){
+.paper{fill:#0d1117}.band{fill:#161b22}text{fill:#e6edf3}.faint{fill:#9198a1}.mark{fill:#fff}
+.lane{stroke:#30363d}.copy{fill:#ab7df8}.reduce{fill:#f0883e}.put{fill:#58a6ff}
+.wait{fill:#0d1117;stroke:#9198a1}.stuck{fill:#ff7b72}
+.data{stroke:#58a6ff}.told{stroke:#6e7681}.datatip{fill:#58a6ff}.toldtip{fill:#6e7681}}
 ";
 
 const LEFT: usize = 92;
