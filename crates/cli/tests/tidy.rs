@@ -24,7 +24,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("element", &["plan", "reduce"]),
     ("reduce", &["element", "plan"]),
     ("bootstrap", &["error", "os", "plan"]),
-    ("control", &["error", "plan", "sync"]),
+    ("control", &["error", "os", "plan", "sync"]),
     ("transport", &["error", "os", "plan", "sync"]),
     ("executor", &["plan", "reduce", "sync", "transport"]),
     ("call", &["error", "plan"]),
