@@ -12,6 +12,7 @@ pub use text::{TextOptions, text};
 use crate::cost::bytes;
 use crate::plan::{Plan, Step};
 use crate::problem::{Counts, Problem};
+use crate::types::Collective;
 
 /// A plan in a few numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,12 +113,11 @@ fn title(plan: &Plan) -> String {
     } else {
         String::new()
     };
-    format!(
-        "{} {} of {}, {ranks} on {hosts}{root}{level}",
-        plan.algorithm,
-        problem.collective,
-        values(problem)
-    )
+    let what = match problem.collective {
+        Collective::Barrier => String::new(),
+        _ => format!(" of {}", values(problem)),
+    };
+    format!("{} {}{what}, {ranks} on {hosts}{root}{level}", plan.algorithm, problem.collective,)
 }
 
 fn values(problem: &Problem) -> String {

@@ -87,7 +87,10 @@ impl CallArgs {
             Collective::AllReduce | Collective::Broadcast | Collective::Reduce => 1,
             _ => u64::from(ranks),
         };
-        let count = self.bytes / blocks / self.data_type.size() as u64;
+        let count = match collective {
+            Collective::Barrier => 0,
+            _ => self.bytes / blocks / self.data_type.size() as u64,
+        };
         let mut problem = Problem::new(collective, ranks, count, self.data_type);
         problem.root = if collective.has_root() { self.root } else { 0 };
         problem.level = self.level;

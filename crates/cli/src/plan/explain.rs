@@ -9,6 +9,7 @@ use ringway_plan::build::Context;
 use ringway_plan::cost::{Cost, Links, price_rank};
 use ringway_plan::planner::{self, Candidate, Choice, Outcome, Request};
 use ringway_plan::problem::Problem;
+use ringway_plan::types::Collective;
 
 use super::call::CallArgs;
 use crate::size;
@@ -17,7 +18,7 @@ use crate::size;
 #[derive(Debug, Args)]
 #[command(
     max_term_width = 80,
-    after_help = "Predictions are of a model of links and cores (see --help), not measured.
+    after_help = "Predictions come from a model of links and cores; nothing is measured.
 
 Examples:
   ringway explain all_reduce --bytes 1M --ranks 4
@@ -60,11 +61,14 @@ fn write_head(
         1 => format!("1 {what}"),
         _ => format!("{number} {what}s"),
     };
+    let what = match problem.collective {
+        Collective::Barrier => String::new(),
+        _ => format!(" of {}", size::display(args.call.bytes)),
+    };
     writeln!(
         out,
-        "{} of {}, {} on {}, level {}: {}",
+        "{}{what}, {} on {}, level {}: {}",
         problem.collective,
-        size::display(args.call.bytes),
         plural(problem.ranks, "rank"),
         plural(count, "host"),
         problem.level,

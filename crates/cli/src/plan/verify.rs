@@ -156,10 +156,10 @@ fn nothing(args: &VerifyArgs) -> String {
                 })
                 .map(Algorithm::name)
                 .collect();
-            match able.is_empty() {
-                true => format!("no algorithm makes plans for {collective}"),
-                false => format!(
-                    "{algorithm} has no {collective} in the catalogue; {} have it",
+            match &able[..] {
+                [] => format!("no algorithm makes plans for {collective}"),
+                _ => format!(
+                    "{algorithm} has no {collective} on these ranks; choose one of {}",
                     able.join(", ")
                 ),
             }

@@ -8,5 +8,6 @@ mod hosts;
 mod jobs;
 mod need;
 mod perf;
+mod plan;
 mod process;
 mod run;

@@ -32,23 +32,22 @@ impl Default for SvgOptions {
     }
 }
 
+/// Plain rules first, as not every viewer knows variables or media.
 const STYLE: &str = "
-.paper{fill:#fff}.band{fill:#f3f5f8}
-text{font:12px ui-sans-serif,system-ui,sans-serif;fill:#1b1f24}
-.title{font-size:15px;font-weight:600}.faint{fill:#6a737d}
-.rank{font-weight:600}.mark{fill:#fff;font-size:10px;font-weight:700;text-anchor:middle}
+text{font:12px ui-sans-serif,system-ui,'DejaVu Sans',sans-serif;fill:#1b1f24}
+.title{font-size:15px;font-weight:600}.rank{font-weight:600}
+.paper{fill:#fff}.band{fill:#f3f5f8}.faint{fill:#6a737d}
 .lane{stroke:#d0d7de;stroke-width:1}
-.copy{fill:#8250df}.reduce{fill:#cf6a00}.put{fill:#0969da}
-.wait{fill:#fff;stroke:#6a737d;stroke-width:1.2}
-.stuck{fill:#d1242f}
+.mark{fill:#fff;font-size:10px;font-weight:700;text-anchor:middle}
+.copy{fill:#8250df}.reduce{fill:#bc5a00}.put{fill:#0969da}.stuck{fill:#d1242f}
 .a{fill:none;stroke-width:1.4;opacity:.85}.a:hover{stroke-width:3;opacity:1}
 .data{stroke:#0969da}.told{stroke:#8c959f;stroke-dasharray:4 3}
 .datatip{fill:#0969da}.toldtip{fill:#8c959f}
 @media(prefers-color-scheme:dark){
-.paper{fill:#0d1117}.band{fill:#161b22}text{fill:#e6edf3}.faint{fill:#9198a1}.mark{fill:#fff}
-.lane{stroke:#30363d}.copy{fill:#ab7df8}.reduce{fill:#f0883e}.put{fill:#58a6ff}
-.wait{fill:#0d1117;stroke:#9198a1}.stuck{fill:#ff7b72}
-.data{stroke:#58a6ff}.told{stroke:#6e7681}.datatip{fill:#58a6ff}.toldtip{fill:#6e7681}}
+text{fill:#e6edf3}.paper{fill:#0d1117}.band{fill:#161b22}.faint{fill:#9198a1}
+.lane{stroke:#30363d}.mark{fill:#0d1117}
+.copy{fill:#ab7df8}.reduce{fill:#f0883e}.put{fill:#58a6ff}.stuck{fill:#ff7b72}
+.data{stroke:#58a6ff}.told{stroke:#7d8590}.datatip{fill:#58a6ff}.toldtip{fill:#7d8590}}
 ";
 
 const LEFT: usize = 92;
@@ -88,6 +87,10 @@ impl<'p> Drawing<'p> {
         Self { plan, data_type, timeline, rows, columns, row }
     }
 
+    fn numbers(&self) -> String {
+        Summary::of(self.plan).lines().join("; ")
+    }
+
     fn ranks(&self) -> usize {
         self.rows.len() - 1
     }
@@ -107,7 +110,9 @@ impl<'p> Drawing<'p> {
 
     fn write(&self, out: &mut String) -> std::fmt::Result {
         let bottom = TOP + self.rows.last().copied().unwrap_or(0) * self.row;
-        let width = (self.x(self.columns) + 40).max(720);
+        // As wide as the lanes, the legend, and about what the lines of text need.
+        let texts = [self.numbers().len() * 7, title(self.plan).len() * 9];
+        let width = (self.x(self.columns) + 40).max(720).max(texts[0]).max(texts[1]);
         let height = bottom + 46;
         writeln!(
             out,
@@ -133,8 +138,8 @@ impl<'p> Drawing<'p> {
 
     fn write_head(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, r#"<text class="title" x="16" y="26">{}</text>"#, escape(&title(self.plan)))?;
-        let summary = Summary::of(self.plan).lines().join("; ");
-        writeln!(out, r#"<text class="faint" x="16" y="46">{}</text>"#, escape(&summary))?;
+        let numbers = escape(&self.numbers());
+        writeln!(out, r#"<text class="faint" x="16" y="46">{numbers}</text>"#)?;
         let legend =
             [("copy", "C", "copy"), ("reduce", "R", "reduce"), ("put", "P", "put to a peer")];
         let mut x = 16;

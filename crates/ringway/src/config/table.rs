@@ -86,8 +86,8 @@ pub(super) static TABLE: &[Entry] = &[
         |c, v| put(&mut c.comm_id, v.parse().map(Some).map_err(|why: String| why.into())),
         |c| or_unset(c.comm_id.as_ref())),
     entry(IDENTITY, "NCCL_HOSTID", "text",
-        "Stands for the host: ranks with the same text are taken to share memory, others not. \
-         Useful where containers of one host have different host names.",
+        "Divides a host: ranks whose texts differ do not share memory. Ranks with the same text \
+         still have to show that they can (boot id and a probe).",
         |c, v| put(&mut c.host_id, Ok(Some(v.to_owned()))),
         |c| c.host_id.as_deref().map_or_else(|| "unset".to_owned(), parse::shown)),
     Entry { vital: true, ..entry(IDENTITY, "RINGWAY_SECRET_FILE", "path",
