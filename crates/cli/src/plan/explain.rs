@@ -91,7 +91,7 @@ fn write_head(
     )?;
     writeln!(
         out,
-        "{:<19} {:>11} {:>7} {:>9} {:>9} {:>9}",
+        "{:<18} {:>10} {:>7} {:>9} {:>9} {:>9}",
         "algorithm", "predicted", "steps", "put", "copied", "folded"
     )
 }
@@ -107,7 +107,7 @@ fn write_candidate(
         let Outcome::Refused(reason) = &candidate.outcome else {
             return Ok(());
         };
-        return writeln!(out, "{name:<19} {:>11}  {reason}", "-");
+        return writeln!(out, "{name:<18} {:>10}  {reason}", "-");
     };
     let best_us = choice.candidates.first().and_then(|first| first.predicted_us);
     let verdict = match candidate.outcome {
@@ -116,7 +116,7 @@ fn write_candidate(
     };
     writeln!(
         out,
-        "{name:<19} {:>11} {:>7} {:>9} {:>9} {:>9}  {verdict}",
+        "{name:<18} {:>10} {:>7} {:>9} {:>9} {:>9}  {verdict}",
         time(predicted_us),
         part.steps,
         size::display(part.bytes_put),

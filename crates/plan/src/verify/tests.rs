@@ -109,10 +109,12 @@ fn mutants(plan: &Plan, place: Place) -> Vec<(&'static str, Plan)> {
         }
         Step::Put { peer, source, target, signal } => {
             made.push(("dropped put", without()));
-            made.push((
-                "put without signal",
-                with(Step::Put { peer, source, target, signal: None }),
-            ));
+            if signal.is_some() {
+                made.push((
+                    "put without signal",
+                    with(Step::Put { peer, source, target, signal: None }),
+                ));
+            }
             let moved = Landing { offset: shift(target.offset), ..target };
             made.push(("put elsewhere", with(Step::Put { peer, source, target: moved, signal })));
             let moved = Span { offset: source.offset + 2, ..source };

@@ -118,7 +118,7 @@ fn bad_values_say_what_would_do_and_what_is_used() {
         (
             "RINGWAY_SHM_DIR",
             "run",
-            "not an absolute path; ranks may start in different directories; using /tmp",
+            "not an absolute path; ranks may start in different directories; using unset",
         ),
         (
             "NCCL_SOCKET_IFNAME",
