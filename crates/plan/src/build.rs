@@ -200,7 +200,6 @@ pub struct Builder<'a> {
     outgoing: BTreeMap<(Port, Rank), Outgoing>,
     incoming: BTreeMap<(Port, Rank), Incoming>,
     published: BTreeMap<Port, u32>,
-    touches: Vec<Rank>,
     scratch_bytes: u64,
 }
 
@@ -216,7 +215,6 @@ impl<'a> Builder<'a> {
             outgoing: BTreeMap::new(),
             incoming: BTreeMap::new(),
             published: BTreeMap::new(),
-            touches: Vec::new(),
             scratch_bytes: 0,
         }
     }
@@ -480,7 +478,6 @@ impl<'a> Builder<'a> {
                 target.bytes(self.data_type()) <= layout.slot_bytes,
                 "{target:?} in {layout:?}"
             );
-            self.touch(peer);
             self.reduce(lane, operands, target, finish);
             self.step(lane, Step::Signal { peer, flag: data_flag(port) });
         } else {
@@ -555,7 +552,6 @@ impl<'a> Builder<'a> {
         let lane = self.layout(port).lanes.outgoing;
         *self.published.entry(port).or_insert(0) += 1;
         for reader in readers {
-            self.touch(*reader);
             self.step(lane, Step::Signal { peer: *reader, flag: data_flag(port) });
         }
     }
@@ -602,8 +598,6 @@ impl<'a> Builder<'a> {
                 self.lanes[*lane][*step] = None;
             }
         }
-        self.touches.sort_unstable();
-        self.touches.dedup();
         RankPlan {
             lanes: self
                 .lanes
@@ -613,7 +607,6 @@ impl<'a> Builder<'a> {
             operands: self.operands,
             scratch_bytes: self.scratch_bytes,
             flags: u16::try_from(self.ports.len() * 2).expect("a plan has few ports"),
-            touches: self.touches,
         }
     }
 
@@ -629,14 +622,7 @@ impl<'a> Builder<'a> {
         self.step(lane, Step::Wait { peer, flag, count });
     }
 
-    fn touch(&mut self, peer: Rank) {
-        if self.touches.last() != Some(&peer) {
-            self.touches.push(peer);
-        }
-    }
-
     fn put(&mut self, port: Port, peer: Rank, source: Span, target: Landing, signal: Option<Flag>) {
-        self.touch(peer);
         let lane = self.layout(port).lanes.outgoing;
         self.step(lane, Step::Put { peer, source, target, signal });
     }

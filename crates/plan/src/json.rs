@@ -7,7 +7,7 @@
 //!   "problem": { … },             or "problems": one for each rank, where they differ
 //!   "hosts": [0, 0, 1, 1],
 //!   "ranks": [
-//!     { "scratch_bytes": …, "flags": 4, "touches": [1],
+//!     { "scratch_bytes": …, "flags": 4,
 //!       "operands": [ one a line ],
 //!       "lanes": [ [ one step a line ] ] }
 //!   ]
@@ -152,7 +152,6 @@ fn write_rank(part: &RankPlan, out: &mut String) -> std::fmt::Result {
     writeln!(out, "    {{")?;
     writeln!(out, r#"      "scratch_bytes": {},"#, part.scratch_bytes)?;
     writeln!(out, r#"      "flags": {},"#, part.flags)?;
-    writeln!(out, r#"      "touches": {},"#, line(&part.touches))?;
     write!(out, r#"      "operands": "#)?;
     write_lines::<Operand>(&part.operands, "        ", out)?;
     writeln!(out, ",\n      \"lanes\": [")?;

@@ -43,7 +43,7 @@ impl Message {
         if self.mapped || pieces.is_empty() {
             lane.push(Step::Wait { peer: to, flag: CREDIT, count: credits });
         }
-        self.plan(lane, vec![to])
+        self.plan(lane)
     }
 
     /// What the receiver does.
@@ -66,7 +66,7 @@ impl Message {
             lane.push(Step::Wait { peer: from, flag: DATA, count: 1 });
             lane.push(Step::Signal { peer: from, flag: CREDIT });
         }
-        self.plan(lane, Vec::new())
+        self.plan(lane)
     }
 
     fn slot_bytes(&self) -> u64 {
@@ -89,9 +89,9 @@ impl Message {
         }
     }
 
-    fn plan(&self, lane: Vec<Step>, touches: Vec<Rank>) -> RankPlan {
+    fn plan(&self, lane: Vec<Step>) -> RankPlan {
         let scratch_bytes = if self.mapped { self.slot_bytes() * SLOTS } else { 0 };
-        RankPlan { lanes: vec![lane], operands: Vec::new(), scratch_bytes, flags: 2, touches }
+        RankPlan { lanes: vec![lane], operands: Vec::new(), scratch_bytes, flags: 2 }
     }
 }
 

@@ -165,9 +165,6 @@ pub struct RankPlan {
     /// Flags used are below this number. The same on all ranks.
     #[serde(default)]
     pub flags: Flag,
-    /// Peers whose memory this rank writes, or that read this rank's: their earlier operations must
-    /// be over before scratch of the same place is used again.
-    pub touches: Vec<Rank>,
 }
 
 impl RankPlan {
@@ -203,10 +200,7 @@ impl RankPlan {
             );
             fused.scratch_bytes += part.scratch_bytes.next_multiple_of(64);
             fused.flags += part.flags;
-            fused.touches.extend_from_slice(&part.touches);
         }
-        fused.touches.sort_unstable();
-        fused.touches.dedup();
         (fused, lane_parts)
     }
 
@@ -219,7 +213,7 @@ impl RankPlan {
     /// The peers this rank signals, waits for, writes to or reads from.
     #[must_use]
     pub fn peers(&self) -> Vec<Rank> {
-        let mut peers: Vec<Rank> = self.touches.clone();
+        let mut peers: Vec<Rank> = Vec::new();
         for step in self.lanes.iter().flatten() {
             match *step {
                 Step::Put { peer, .. } | Step::Signal { peer, .. } | Step::Wait { peer, .. } => {

@@ -270,9 +270,6 @@ impl<'p> Run<'p> {
                         &format!("rank {peer} does not map its memory here"),
                     ));
                 }
-                let (toucher, touched) =
-                    if writes { (place.rank, peer) } else { (peer, place.rank) };
-                self.check_touch(place, toucher, touched)?;
                 peer
             }
             _ => place.rank,
@@ -298,18 +295,6 @@ impl<'p> Run<'p> {
         let target = self.locate(place, target, true)?;
         if source != target && source.overlaps(&target) {
             return Err(illegal(place, "source and target overlap"));
-        }
-        Ok(())
-    }
-
-    /// Scratch is used again by the next operations: whoever writes a peer's memory, or shows a
-    /// peer its own, must list it, so that the executor can wait until the peer is ready.
-    fn check_touch(&self, place: Place, toucher: Rank, touched: Rank) -> Result<(), Refusal> {
-        if self.plan.ranks[toucher as usize].touches.binary_search(&touched).is_err() {
-            return Err(illegal(
-                place,
-                &format!("rank {toucher} does not list rank {touched} in its touches"),
-            ));
         }
         Ok(())
     }
@@ -488,7 +473,6 @@ impl<'p> Run<'p> {
         if mapped && target.region != Region::Scratch {
             return Err(illegal(place, &format!("rank {peer} maps only its scratch here")));
         }
-        self.check_touch(place, place.rank, peer)?;
         let values = self.read(lane, source)?;
         let length = source.bytes(self.data_type);
         let bytes = self

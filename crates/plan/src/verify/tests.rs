@@ -340,16 +340,12 @@ fn any_part() -> impl Strategy<Value = RankPlan> {
             .prop_map(|(span, fresh)| Operand { span, fresh }),
         0..4,
     );
-    let touches = prop_oneof![Just(vec![0, 1, 2]), prop::collection::vec(any_rank(), 0..3)];
-    (lanes, operands, any_number(), touches).prop_map(
-        |(lanes, operands, scratch_bytes, touches)| RankPlan {
-            lanes,
-            operands,
-            scratch_bytes,
-            flags: 4,
-            touches,
-        },
-    )
+    (lanes, operands, any_number()).prop_map(|(lanes, operands, scratch_bytes)| RankPlan {
+        lanes,
+        operands,
+        scratch_bytes,
+        flags: 4,
+    })
 }
 
 fn any_plan() -> impl Strategy<Value = Plan> {
