@@ -454,6 +454,19 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Sends an empty message: the peer learns that there is nothing for it. Partner of
+    /// [`Builder::heed`].
+    pub fn greet(&mut self, port: Port, peer: Rank) {
+        let lane = self.layout(port).lanes.outgoing;
+        self.outgoing.entry((port, peer)).or_default().messages += 1;
+        self.step(lane, Step::Signal { peer, flag: data_flag(port) });
+    }
+
+    /// Waits for the empty message of `peer`.
+    pub fn heed(&mut self, port: Port, peer: Rank) {
+        self.await_message(port, peer);
+    }
+
     /// Folds `operands` and sends the result through a slot: straight into the peer's memory
     /// where that is mapped, else by way of private scratch at `bounce`.
     pub fn reduce_send(

@@ -33,10 +33,10 @@ use crate::config::{AddressFamily, Config, Environment};
 use crate::control::{Control, Signature};
 use crate::error::{Error, RankIdentity, Result};
 use crate::executor::Part;
-use crate::plan::problem::Problem;
+use crate::plan::problem::{Counts, Problem};
 use crate::plan::types::{Collective, DataType, Level, Rank, ReduceOp};
 use crate::reduce::{Kernel, Scalar};
-use crate::transport::{Area, LinkDescription};
+use crate::transport::{Area, LinkDescription, Pair};
 use engine::{Engine, MessagePart};
 use order::Order;
 use planning::Planning;
@@ -266,14 +266,14 @@ impl Inner {
             planning.prepared(self.rank, problem, request.call.algorithm)?
         };
         let parts = vec![self.part(engine, &request.call)?];
-        let signature = signature(&request.call, problem);
+        let agreement = (signature(&request.call, problem), pairs(std::iter::once(problem)));
         let deadline = request.call.deadline.unwrap_or(self.config.timeout);
         let areas = (vec![request.input], vec![request.output]);
         // SAFETY: `run_now` and `work` keep the buffers borrowed until this returns, and the
         // plan was made by an algorithm for exactly these sizes (`check_bytes`).
         #[expect(unsafe_code, reason = "the areas stand for borrows the caller holds")]
         unsafe {
-            engine.collective(&prepared, areas, parts, signature, deadline)
+            engine.collective(&prepared, areas, parts, agreement, deadline)
         }
     }
 
@@ -309,12 +309,33 @@ impl Inner {
     }
 }
 
+/// What each rank must agree on with each other alone: how much goes between the two.
+pub(crate) fn pairs<'a>(
+    problems: impl Iterator<Item = &'a Problem> + Clone,
+) -> Option<Arc<[Pair]>> {
+    let lists = problems.filter_map(|problem| match &problem.counts {
+        Counts::Pairwise { send, receive } => Some((send, receive)),
+        _ => None,
+    });
+    let ranks = lists.clone().next()?.0.len();
+    // Nothing, however often, stays 0.
+    let fold = |hash: u32, count: u64| {
+        let count = count.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        hash.rotate_left(5) ^ u32::try_from(count >> 32).unwrap_or_default()
+    };
+    let of = |rank: usize| Pair {
+        sent: lists.clone().fold(0, |hash, (send, _)| fold(hash, send[rank])),
+        received: lists.clone().fold(0, |hash, (_, receive)| fold(hash, receive[rank])),
+    };
+    Some((0..ranks).map(of).collect())
+}
+
 /// What all ranks must agree on.
 pub(crate) fn signature(call: &Call, problem: &Problem) -> Signature {
     use std::hash::{Hash, Hasher};
     let reduces = call.collective.reduces();
     let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
-    if let crate::plan::problem::Counts::PerRank(counts) = &problem.counts {
+    if let Counts::PerRank(counts) = &problem.counts {
         counts.hash(&mut hasher);
     }
     if let Some(algorithm) = call.algorithm {
@@ -324,8 +345,10 @@ pub(crate) fn signature(call: &Call, problem: &Problem) -> Signature {
         sequence: 0,
         collective: call.collective,
         count: match &problem.counts {
-            crate::plan::problem::Counts::Equal(count) => *count,
-            _ => problem.total(),
+            Counts::Equal(count) => *count,
+            Counts::PerRank(_) => problem.total(),
+            // Every rank has its own: see `pairs`.
+            Counts::Pairwise { .. } => 0,
         },
         data_type: (call.collective != Collective::Barrier).then_some(call.data_type),
         op: reduces.then_some(call.op),

@@ -17,12 +17,15 @@ pub(crate) use links::Links;
 
 use crate::plan::plan::Flag;
 use crate::plan::types::Rank;
-use crate::transport::{Area, Context, PutRequest, Trouble};
+use crate::transport::{Area, Context, OperationTag, PutRequest, Trouble};
 
 /// The world an [`Execution`] runs in.
 pub(crate) trait Fabric {
     /// Whether `peer`, which maps memory with this rank, has completed so many collectives.
     fn has_completed(&mut self, peer: Rank, operations: u64) -> bool;
+
+    /// Fails if `peer`, which maps memory with this rank, is known to have made another call.
+    fn undisputed(&mut self, peer: Rank, tag: OperationTag) -> Result<(), Trouble>;
 
     /// Whether everything sent to `peer` is out of this process's hands.
     fn flush(&mut self, peer: Rank) -> Result<bool, Trouble>;

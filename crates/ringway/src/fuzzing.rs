@@ -125,7 +125,8 @@ pub fn data_connection(bytes: &[u8]) {
     };
     let mut link = TcpLink::new(1, vec![stream], description).expect("a fresh socket");
     let tag = OperationTag { sequence: 5, tag: 7 };
-    let beginning = Beginning { tag, scratch, outputs: vec![first, second], remote_scratch: 0 };
+    let beginning =
+        Beginning { tag, scratch, outputs: vec![first, second], remote_scratch: 0, pairs: None };
     link.begin(Context::Collective, &beginning);
     let message = Beginning { outputs: vec![second], ..beginning };
     link.begin(Context::Receive, &message);
@@ -137,9 +138,9 @@ pub fn data_connection(bytes: &[u8]) {
         }
         memory.check();
     }
-    let _ = link.compare(Context::Collective, tag);
+    let _ = link.compare(Context::Collective, tag, None);
     link.end(Context::Collective, &[]);
-    let _ = link.compare(Context::Collective, OperationTag { sequence: 6, tag: 9 });
+    let _ = link.compare(Context::Collective, OperationTag { sequence: 6, tag: 9 }, None);
     receive(&mut link);
     memory.check();
 }

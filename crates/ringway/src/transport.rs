@@ -19,6 +19,7 @@ pub(crate) mod shm;
 pub(crate) mod tcp;
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use rustix::event::PollFlags;
 
@@ -54,8 +55,32 @@ impl Context {
 pub(crate) struct OperationTag {
     /// Position in the context's sequence.
     pub(crate) sequence: u64,
-    /// Hash of the call's signature.
+    /// Hash of the call's signature and, for collectives, of all calls before it.
     pub(crate) tag: u32,
+}
+
+/// What goes between this rank and a peer, where that is known to the two of them only: hashes of
+/// what is sent and what is received; 0 stands for nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Pair {
+    pub(crate) sent: u32,
+    pub(crate) received: u32,
+}
+
+impl Pair {
+    /// What goes between this rank and `peer`.
+    pub(crate) fn of(pairs: Option<&[Self]>, peer: Rank) -> Self {
+        pairs.map_or_else(Self::default, |pairs| pairs[peer as usize])
+    }
+
+    /// What the peer should say of it.
+    pub(crate) fn seen_from_peer(self) -> Self {
+        Self { sent: self.received, received: self.sent }
+    }
+
+    pub(crate) fn word(self) -> u64 {
+        u64::from(self.sent) << 32 | u64::from(self.received)
+    }
 }
 
 /// A piece of this process's memory that peers may write during an operation.
@@ -88,6 +113,8 @@ pub(crate) struct Beginning {
     pub(crate) outputs: Vec<Area>,
     /// Where the operation's scratch begins in the peer's window.
     pub(crate) remote_scratch: u64,
+    /// For every rank, what must agree with it alone.
+    pub(crate) pairs: Option<Arc<[Pair]>>,
 }
 
 /// A put: a step of a lane, with its source resolved to an address.
@@ -166,9 +193,21 @@ pub(crate) trait Link: Send + std::fmt::Debug {
     /// Moves what can be moved without being asked. `true` if something moved.
     fn poll(&mut self) -> Result<bool, Trouble>;
 
+    /// Looks whether the peer, whose memory is mapped, has entered this collective or one before
+    /// it with another call. Asked before anything that may rest on this rank's scratch is
+    /// believed or leaves the host: such a peer may have written there.
+    fn undisputed(&mut self, _tag: OperationTag) -> Result<(), Trouble> {
+        Ok(())
+    }
+
     /// Looks whether the peer is in operation `tag` with another call (the slow path of a wait
     /// that stands for long), and tells the peer what this rank is in.
-    fn compare(&mut self, context: Context, tag: OperationTag) -> Result<(), Trouble>;
+    fn compare(
+        &mut self,
+        context: Context,
+        tag: OperationTag,
+        pairs: Option<&[Pair]>,
+    ) -> Result<(), Trouble>;
 
     /// What to sleep on, besides the communicator's doorbell.
     fn interest<'a>(&'a self, wanted: &mut Vec<(BorrowedFd<'a>, PollFlags)>);

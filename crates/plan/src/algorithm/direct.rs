@@ -100,7 +100,9 @@ fn exchange(builder: &mut Builder<'_>) {
         Collective::AllToAll => problem.receive_block(from),
         _ => Extent::new(0, 0),
     };
-    // In an all_to_all_v only the receiver knows where a block belongs.
+    // In an all_to_all_v only the receiver knows where a block belongs, and each rank knows its own
+    // counts only. Every pair exchanges something, if only that there is nothing: a transport
+    // compares the counts by what it carries.
     let blind = matches!(problem.counts, Counts::Pairwise { .. });
     let (lanes, slots) = (context.tuning.lanes, context.tuning.slots);
     let room = context.tuning.scratch_bytes / u64::from(lanes * slots * (ranks - 1));
@@ -121,7 +123,9 @@ fn exchange(builder: &mut Builder<'_>) {
             let (whole, place) = sent(to);
             let part = split(whole);
             let inbox = box_from(rank, to, ranks);
-            if blind {
+            if blind && whole.count == 0 && lane == 0 {
+                builder.greet(port, to);
+            } else if blind {
                 builder.send_pieces(port, to, inbox, builder.input(part));
             } else {
                 let start = place + part.start - whole.start;
@@ -130,8 +134,11 @@ fn exchange(builder: &mut Builder<'_>) {
         }
         for from in (1..ranks).map(|distance| (rank + ranks - distance) % ranks) {
             let inbox = box_from(from, rank, ranks);
-            let part = split(received(from));
-            if blind {
+            let whole = received(from);
+            let part = split(whole);
+            if blind && whole.count == 0 && lane == 0 {
+                builder.heed(port, from);
+            } else if blind {
                 builder.receive_pieces(port, from, inbox, part);
             } else {
                 builder.receive_into(port, from, inbox, part);

@@ -13,7 +13,7 @@ use crate::executor::{Buffers, Execution, Gate, Links, Part, Prepared, Progress}
 use crate::plan::types::Rank;
 use crate::transport::shm::{self, GENERATIONS, Segment};
 use crate::transport::tcp::TcpLink;
-use crate::transport::{Area, Beginning, Context, LinkDescription, OperationTag, Trouble};
+use crate::transport::{Area, Beginning, Context, LinkDescription, OperationTag, Pair, Trouble};
 
 /// How long a wait stands before the peers compare what they are doing.
 const COMPARE_AFTER: Duration = Duration::from_millis(1);
@@ -42,6 +42,8 @@ pub(crate) struct Engine {
     pub(crate) refusals: Vec<String>,
     /// Collectives begun.
     pub(crate) sequence: u64,
+    /// The hash of their calls.
+    pub(crate) history: u32,
     pub(crate) scratch: ScratchUse,
     /// Messages sent to and received from each rank.
     pub(crate) messages: Vec<(u64, u64)>,
@@ -86,6 +88,7 @@ struct Running {
     prepared: Arc<Prepared>,
     context: Context,
     tag: OperationTag,
+    pairs: Option<Arc<[Pair]>>,
     /// What the links are told once the gate is open. Not before: what a peer on another host
     /// sends would land in scratch that a rank of this host may still read.
     beginning: Option<Beginning>,
@@ -103,13 +106,14 @@ impl Engine {
         prepared: &Arc<Prepared>,
         (inputs, outputs): (Vec<Area>, Vec<Area>),
         parts: Vec<Part>,
-        mut signature: Signature,
+        (mut signature, pairs): (Signature, Option<Arc<[Pair]>>),
         deadline: Duration,
     ) -> Result<()> {
         let started = Instant::now();
         signature.sequence = self.sequence;
         self.journal.begin(&signature);
-        let tag = OperationTag { sequence: self.sequence, tag: signature.tag() };
+        self.history = signature.tag_after(self.history);
+        let tag = OperationTag { sequence: self.sequence, tag: self.history };
         shm::announce(&self.own, tag);
         self.connect(&prepared.peers, started, deadline)?;
         let bytes = prepared.plan.scratch_bytes;
@@ -117,17 +121,19 @@ impl Engine {
         let gate = Gate { ranks: Arc::clone(&self.neighbours), operations };
         let scratch = self.own_area(base, bytes);
         let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
+        let outputs = buffers.outputs.clone();
         let beginning =
-            Beginning { tag, scratch, outputs: buffers.outputs.clone(), remote_scratch: base };
+            Beginning { tag, scratch, outputs, remote_scratch: base, pairs: pairs.clone() };
+        let context = (Context::Collective, tag);
         // SAFETY: the caller's promise.
-        let execution = unsafe {
-            Execution::new(Arc::clone(prepared), buffers, parts, (Context::Collective, gate))
-        };
+        let execution =
+            unsafe { Execution::new(Arc::clone(prepared), buffers, parts, context, gate) };
         let running = Running {
             execution,
             prepared: Arc::clone(prepared),
             context: Context::Collective,
             tag,
+            pairs,
             beginning: Some(beginning),
             done: false,
         };
@@ -199,6 +205,7 @@ impl Engine {
             scratch,
             outputs: outputs.clone(),
             remote_scratch: layout.message_slots(self.session.rank),
+            pairs: None,
         };
         let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
         let prepared = Arc::new(Prepared::new(plan));
@@ -206,9 +213,18 @@ impl Engine {
             Part { data_type: crate::plan::types::DataType::U8, kernel: None, scales: Vec::new() };
         // SAFETY: the caller's promise.
         let execution = unsafe {
-            Execution::new(Arc::clone(&prepared), buffers, vec![bytes], (context, Gate::default()))
+            let gate = Gate::default();
+            Execution::new(Arc::clone(&prepared), buffers, vec![bytes], (context, tag), gate)
         };
-        Running { execution, prepared, context, tag, beginning: Some(beginning), done: false }
+        Running {
+            execution,
+            prepared,
+            context,
+            tag,
+            pairs: None,
+            beginning: Some(beginning),
+            done: false,
+        }
     }
 
     fn own_area(&self, base: u64, bytes: u64) -> Area {
@@ -386,7 +402,7 @@ impl Engine {
     fn compare(&mut self, running: &[Running]) -> std::result::Result<(), Trouble> {
         for one in running.iter().filter(|one| one.context == Context::Collective) {
             for link in self.links.iter_mut() {
-                link.compare(Context::Collective, one.tag)?;
+                link.compare(Context::Collective, one.tag, one.pairs.as_deref())?;
             }
         }
         Ok(())

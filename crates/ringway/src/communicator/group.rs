@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, PoisonError};
 
 use super::engine::{Engine, MessagePart};
-use super::{Communicator, Inner, Request, signature, wrong_size};
+use super::{Communicator, Inner, Request, pairs, signature, wrong_size};
 use crate::call::Call;
 use crate::control::Signature;
 use crate::error::{Error, Result};
@@ -194,12 +194,12 @@ impl Inner {
             .map(|request| request.call.deadline.unwrap_or(self.config.timeout))
             .max()
             .unwrap_or(self.config.timeout);
-        let signature = fused_signature(requests, problems);
+        let agreement = (fused_signature(requests, problems), pairs(problems.iter()));
         // SAFETY: the group holds the borrows of all areas until this returns, and every part
         // was planned for exactly these sizes.
         #[expect(unsafe_code, reason = "the areas stand for borrows the caller holds")]
         unsafe {
-            engine.collective(&prepared, areas, parts, signature, deadline)
+            engine.collective(&prepared, areas, parts, agreement, deadline)
         }
     }
 }

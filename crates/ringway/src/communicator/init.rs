@@ -105,6 +105,7 @@ impl Communicator {
                 .collect(),
             refusals,
             sequence: 0,
+            history: 0,
             scratch: ScratchUse::default(),
             messages: vec![(0, 0); size as usize],
             session,

@@ -43,7 +43,7 @@ const MS: Duration = Duration::from_millis(1);
 const WEEK: Duration = Duration::from_secs(7 * 24 * 3600);
 const RANKS_MAX: u32 = 1 << 20;
 /// A Unix socket's path has 107 bytes; the rest is for the name in the directory.
-const SHM_DIR_BYTES_MAX: usize = 80;
+const SHM_DIR_BYTES_MAX: usize = 72;
 const SECRET_BYTES_MAX: u64 = 4096;
 
 const fn entry(

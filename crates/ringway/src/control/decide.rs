@@ -11,7 +11,7 @@ use super::evidence::{Class, Evidence};
 use super::message::{Report, Weight};
 use super::signature::Signature;
 use crate::error::{Error, ErrorKind, OperationName};
-use crate::plan::types::Rank;
+use crate::plan::types::{Collective, Rank};
 
 /// Ranks a text names one by one.
 const NAMED_MAX: usize = 8;
@@ -122,14 +122,27 @@ fn mismatch(evidence: &Evidence, sequence: u64) -> Finding {
             parts.push(format!("{} {others} called {}", followers.len(), right.call()));
         }
     } else {
-        // One of the two calls is no longer (or not yet) known: name the pair that met.
+        // One of the two calls is no longer (or not yet) known, or they differ in what only the
+        // two know: name the pair that met.
         for (origin, report) in evidence.of_class(Class::Mismatch) {
             if let Report::Mismatch { sequence: s, with } = report
                 && *s == sequence
                 && culprits.is_empty()
             {
                 culprits.extend([origin, *with]);
-                parts.push(format!("{} called different things", names(evidence, &culprits)));
+                let pair = names(evidence, &culprits);
+                let both = [origin, *with].iter().all(|r| evidence.called(*r, sequence).is_some());
+                parts.push(match reference {
+                    Some((call, _)) if both && call.collective == Collective::AllToAll => format!(
+                        "{pair} disagree about the counts that go between them in {}",
+                        call.call()
+                    ),
+                    Some((call, _)) if both => format!(
+                        "{pair} both called {}, but made different calls before it",
+                        call.call()
+                    ),
+                    _ => format!("{pair} called different things"),
+                });
             }
         }
     }

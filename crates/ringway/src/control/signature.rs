@@ -55,6 +55,14 @@ impl Signature {
         folded.max(1)
     }
 
+    /// A hash of this call and all before it, of which `history` is the hash; never 0.
+    #[must_use]
+    pub fn tag_after(&self, history: u32) -> u32 {
+        let mixed =
+            (u64::from(history) << 32 | u64::from(self.tag())).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        u32::try_from((mixed ^ (mixed >> 29)) >> 32).map_or(1, |tag| tag.max(1))
+    }
+
     /// The call without its size in bytes: `all_reduce of 1024 float sum`.
     #[must_use]
     pub fn call(&self) -> String {

@@ -6,12 +6,13 @@
 )]
 
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use super::{Fabric, Progress};
 use crate::plan::plan::{Flag, Operand, RankPlan, Region, Span, Step};
 use crate::plan::types::{DataType, Rank};
 use crate::reduce::{self, Kernel, Scalar};
-use crate::transport::{Area, Context, PutRequest, Trouble};
+use crate::transport::{Area, Context, OperationTag, PutRequest, Trouble};
 
 /// The memory an execution may use.
 #[derive(Clone, Debug)]
@@ -109,6 +110,7 @@ pub(crate) struct Execution {
     buffers: Buffers,
     parts: Vec<Part>,
     context: Context,
+    tag: OperationTag,
     gate: Gate,
     /// Ranks of the gate that are known to be ready.
     ready: usize,
@@ -129,11 +131,12 @@ impl Execution {
         prepared: Arc<Prepared>,
         buffers: Buffers,
         parts: Vec<Part>,
-        (context, gate): (Context, Gate),
+        (context, tag): (Context, OperationTag),
+        gate: Gate,
     ) -> Self {
         let lanes = vec![LaneState::default(); prepared.plan.lanes.len()];
         let operands = Vec::with_capacity(prepared.operands_most);
-        Self { prepared, buffers, parts, context, gate, ready: 0, lanes, operands }
+        Self { prepared, buffers, parts, context, tag, gate, ready: 0, lanes, operands }
     }
 
     /// The rank that must leave earlier operations behind before this one may touch scratch;
@@ -176,12 +179,21 @@ impl Execution {
                     blocked = Some(*peer);
                 }
             }
+            self.undisputed(fabric)?;
         }
         Ok(match blocked {
             None => Progress::Done,
             Some(peer) if moved => Progress::Moved(peer),
             Some(peer) => Progress::Blocked(peer),
         })
+    }
+
+    /// Fails if a rank that maps this rank's memory made another call: what was read there may be
+    /// anything.
+    fn undisputed(&self, fabric: &mut dyn Fabric) -> Result<(), Trouble> {
+        // The partner of the fence in `post`: what was read comes before the look at the posts.
+        fence(Ordering::Acquire);
+        self.gate.ranks.iter().try_for_each(|peer| fabric.undisputed(*peer, self.tag))
     }
 
     /// One step; the peer it must wait for, if it must.
@@ -198,10 +210,16 @@ impl Execution {
                 return Ok((!reached).then_some(peer));
             }
             Step::Signal { peer, flag } => {
+                if fabric.window(peer).is_none() {
+                    self.undisputed(fabric)?;
+                }
                 let done = fabric.signal(peer, self.context, lane, flag)?;
                 return Ok((!done).then_some(peer));
             }
             Step::Put { peer, source, target, signal } => {
+                if fabric.window(peer).is_none() {
+                    self.undisputed(fabric)?;
+                }
                 let request = PutRequest {
                     context: self.context,
                     lane,

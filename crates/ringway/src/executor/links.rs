@@ -9,7 +9,7 @@ use super::Fabric;
 use crate::plan::plan::Flag;
 use crate::plan::types::Rank;
 use crate::transport::shm::{Bell, Segment, flags};
-use crate::transport::{Area, Context, Link, PutRequest, Trouble};
+use crate::transport::{Area, Context, Link, OperationTag, PutRequest, Trouble};
 
 /// The connections of this rank, made when first needed.
 #[derive(Debug)]
@@ -86,6 +86,10 @@ impl Links {
 impl Fabric for Links {
     fn has_completed(&mut self, peer: Rank, operations: u64) -> bool {
         self.link(peer).has_completed(operations)
+    }
+
+    fn undisputed(&mut self, peer: Rank, tag: OperationTag) -> Result<(), Trouble> {
+        self.link(peer).undisputed(tag)
     }
 
     fn flush(&mut self, peer: Rank) -> Result<bool, Trouble> {

@@ -147,6 +147,13 @@ fn broken_rules_are_found() {
         println!("{mutation:?}: found after {found:?} seeds");
         assert!(found.is_some(), "{mutation:?} was not found");
     }
+    // Two calls must differ before anybody can believe the wrong one.
+    // These are few, as the others mostly wait for the odd rank.
+    let found = (158_004..159_004)
+        .step_by(5)
+        .find_map(|seed| run(seed, Some(Mutation::BelieveAnything), false).err());
+    println!("{:?}: found {found:?}", Mutation::BelieveAnything);
+    assert!(found.is_some(), "wrong values were believed unseen");
 }
 
 /// Fills the scratch of a segment.

@@ -19,15 +19,19 @@ pub(crate) use attach::{Attached, Meeting, attach_all, open_door};
 pub(crate) use bell::Bell;
 pub(crate) use segment::{GENERATIONS, Layout, Segment};
 
-use super::{Area, Beginning, Context, Link, LinkDescription, OperationTag, PutRequest, Trouble};
+use super::{
+    Area, Beginning, Context, Link, LinkDescription, OperationTag, Pair, PutRequest, Trouble,
+};
 use crate::plan::plan::{FLAGS_MAX, Flag, Region};
 use crate::plan::types::Rank;
-use crate::sync::atomic::Ordering;
+use crate::sync::atomic::{Ordering, fence};
 
 /// Counters of one context of a link.
 #[derive(Debug)]
 struct Counters {
     tag: OperationTag,
+    /// What the peer must say of the pair, until it has.
+    pair: Option<Pair>,
     remote_scratch: u64,
     /// Signals received before this operation, by flag.
     base: [u32; FLAGS_MAX],
@@ -46,6 +50,8 @@ pub(crate) struct ShmLink {
     contexts: Box<[Counters; 3]>,
     /// Collectives the peer is known to have completed.
     done: u64,
+    /// Collectives the peer is known to have entered with the calls made here.
+    agreed: u64,
     description: LinkDescription,
 }
 
@@ -58,6 +64,7 @@ impl ShmLink {
     ) -> Self {
         let blank = || Counters {
             tag: OperationTag { sequence: u64::MAX, tag: 0 },
+            pair: None,
             remote_scratch: 0,
             base: [0; FLAGS_MAX],
             sent: [0; FLAGS_MAX],
@@ -70,6 +77,7 @@ impl ShmLink {
             bell: attached.bell,
             contexts: Box::new([blank(), blank(), blank()]),
             done: 0,
+            agreed: 0,
             description,
         }
     }
@@ -85,29 +93,39 @@ impl ShmLink {
         }
     }
 
-    /// Whether the peer announced this operation, with whatever tag.
-    fn has_entered(&self, sequence: u64) -> bool {
-        let (announced, _) = self.theirs.announcement(sequence);
-        announced.load(Ordering::Acquire) > sequence
+    /// Compares calls up to `sequence` with those the peer has announced: whether it has entered
+    /// all of them.
+    fn agree(&mut self, sequence: u64) -> Result<bool, Trouble> {
+        while self.agreed <= sequence {
+            let next = self.agreed;
+            let Some(theirs) = flags::posted(self.theirs.announcement(next), next) else {
+                return Ok(false);
+            };
+            if Some(theirs) != flags::posted(self.own.announcement(next), next) {
+                return Err(Trouble::Mismatch { peer: self.peer, sequence: next });
+            }
+            self.agreed = next + 1;
+        }
+        Ok(true)
     }
 
-    /// Whether the peer announced this very operation, with another tag.
-    fn announced_otherwise(&self, tag: OperationTag) -> bool {
-        let (sequence, word) = self.theirs.announcement(tag.sequence);
-        let seen = sequence.load(Ordering::Acquire);
-        let theirs = word.load(Ordering::Acquire);
-        seen == tag.sequence + 1
-            && theirs != u64::from(tag.tag)
-            && sequence.load(Ordering::Acquire) == seen
+    /// Compares what both ends say of this pair, if the peer has said it.
+    fn agree_on_pair(&mut self, context: Context) -> Result<(), Trouble> {
+        let counters = &mut self.contexts[context as usize];
+        let Some(pair) = counters.pair else { return Ok(()) };
+        let sequence = counters.tag.sequence;
+        match flags::posted(self.theirs.pair(self.rank, sequence), sequence) {
+            None => {}
+            Some(theirs) if theirs == pair.seen_from_peer().word() => counters.pair = None,
+            Some(_) => return Err(Trouble::Mismatch { peer: self.peer, sequence }),
+        }
+        Ok(())
     }
 }
 
 /// Publishes what collective this rank is in, before it signals anybody.
 pub(crate) fn announce(own: &Segment, tag: OperationTag) {
-    let (sequence, word) = own.announcement(tag.sequence);
-    sequence.store(0, Ordering::Relaxed);
-    word.store(u64::from(tag.tag), Ordering::Release);
-    sequence.store(tag.sequence + 1, Ordering::Release);
+    flags::post(own.announcement(tag.sequence), tag.sequence, u64::from(tag.tag));
 }
 
 impl Link for ShmLink {
@@ -115,6 +133,13 @@ impl Link for ShmLink {
         let counters = &mut self.contexts[context as usize];
         counters.tag = beginning.tag;
         counters.remote_scratch = beginning.remote_scratch;
+        counters.pair = beginning.pairs.as_ref().map(|pairs| pairs[self.peer as usize]);
+        if let Some(pair) = counters.pair {
+            let sequence = beginning.tag.sequence;
+            flags::post(self.own.pair(self.peer, sequence), sequence, pair.word());
+            // Both ends post, then look: one of the two sees the other.
+            fence(Ordering::SeqCst);
+        }
     }
 
     fn end(&mut self, context: Context, received: &[(Flag, u32)]) {
@@ -163,19 +188,21 @@ impl Link for ShmLink {
         if raised.wrapping_sub(base).wrapping_sub(1) >= u32::MAX / 2 {
             return Ok(false); // nothing yet in this operation
         }
-        // Another tag is a later collective of a peer that is ahead, or another call. Messages
-        // are never ahead: each is drained before the next.
-        if tag != counters.tag.tag {
-            if context != Context::Collective || self.announced_otherwise(counters.tag) {
-                let sequence = counters.tag.sequence;
-                return Err(Trouble::Mismatch { peer: self.peer, sequence });
+        let sequence = counters.tag.sequence;
+        if tag == counters.tag.tag {
+            // The tag of a collective covers all that came before it.
+            if context == Context::Collective {
+                self.agreed = sequence + 1;
             }
-            if !self.has_entered(counters.tag.sequence) {
-                // A signal this rank's own call did not ask for: the peer is behind, in another
-                // call than the one made here, and will say so.
-                return Ok(false);
-            }
+        } else if context != Context::Collective {
+            // Messages are never ahead: each is drained before the next.
+            return Err(Trouble::Mismatch { peer: self.peer, sequence });
+        } else if !self.agree(sequence)? {
+            // A signal this rank's own call did not ask for: the peer is behind, in another
+            // call than the one made here, and will say so.
+            return Ok(false);
         }
+        self.agree_on_pair(context)?;
         Ok(flags::reached(raised, base, count))
     }
 
@@ -194,11 +221,18 @@ impl Link for ShmLink {
         Ok(false)
     }
 
-    fn compare(&mut self, context: Context, tag: OperationTag) -> Result<(), Trouble> {
-        if context == Context::Collective && self.announced_otherwise(tag) {
-            return Err(Trouble::Mismatch { peer: self.peer, sequence: tag.sequence });
-        }
-        Ok(())
+    fn undisputed(&mut self, tag: OperationTag) -> Result<(), Trouble> {
+        self.agree(tag.sequence)?;
+        self.agree_on_pair(Context::Collective)
+    }
+
+    fn compare(
+        &mut self,
+        context: Context,
+        tag: OperationTag,
+        _pairs: Option<&[Pair]>,
+    ) -> Result<(), Trouble> {
+        if context == Context::Collective { self.undisputed(tag) } else { Ok(()) }
     }
 
     fn interest<'a>(&'a self, _wanted: &mut Vec<(BorrowedFd<'a>, PollFlags)>) {}

@@ -14,7 +14,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::PollFlags;
 
-use super::{Beginning, Context, Link, LinkDescription, OperationTag, PutRequest, Trouble};
+use super::{Beginning, Context, Link, LinkDescription, OperationTag, Pair, PutRequest, Trouble};
 use crate::plan::plan::{FLAGS_MAX, Flag, Landing, Region};
 use crate::plan::types::Rank;
 use connection::Connection;
@@ -25,6 +25,9 @@ use stream::Stream;
 #[derive(Debug)]
 struct Current {
     beginning: Option<Beginning>,
+    /// The tag of what is sent, and the one that what comes must have: the operation's, and what
+    /// the two ends of this link must agree on besides.
+    tags: (u32, u32),
     raised: Box<[u32; FLAGS_MAX]>,
     announced: bool,
 }
@@ -63,8 +66,12 @@ impl<S: Stream> TcpLink<S> {
     ) -> Self {
         let connections =
             streams.into_iter().map(|stream| Connection::new(stream, ahead)).collect();
-        let blank =
-            || Current { beginning: None, raised: Box::new([0; FLAGS_MAX]), announced: false };
+        let blank = || Current {
+            beginning: None,
+            tags: (0, 0),
+            raised: Box::new([0; FLAGS_MAX]),
+            announced: false,
+        };
         Self { peer, connections, contexts: [blank(), blank(), blank()], description }
     }
 
@@ -73,10 +80,9 @@ impl<S: Stream> TcpLink<S> {
     }
 
     fn header(&self, kind: Kind, context: Context, flag: Option<Flag>) -> Header {
-        let tag = self.contexts[context as usize]
-            .beginning
-            .as_ref()
-            .map_or(OperationTag { sequence: u64::MAX, tag: 0 }, |beginning| beginning.tag);
+        let current = &self.contexts[context as usize];
+        let sequence = current.beginning.as_ref().map_or(u64::MAX, |begun| begun.tag.sequence);
+        let tag = OperationTag { sequence, tag: current.tags.0 };
         let target = Landing { region: Region::Scratch, offset: 0 };
         Header { kind, context, tag, flag, target, bytes: 0 }
     }
@@ -124,7 +130,7 @@ fn admit(
         return Ok(if header.kind == Kind::Announce { Admission::Skip } else { Admission::Hold });
     };
     if header.tag.sequence == beginning.tag.sequence {
-        if header.tag.tag != beginning.tag.tag {
+        if header.tag.tag != current.tags.1 {
             return Err(Failure::Mismatch { sequence: header.tag.sequence });
         }
     } else if header.kind == Kind::Announce {
@@ -155,6 +161,8 @@ fn admit(
 impl<S: Stream> Link for TcpLink<S> {
     fn begin(&mut self, context: Context, beginning: &Beginning) {
         let current = &mut self.contexts[context as usize];
+        let pair = Pair::of(beginning.pairs.as_deref(), self.peer);
+        current.tags = (beginning.tag.tag ^ pair.sent, beginning.tag.tag ^ pair.received);
         current.beginning = Some(beginning.clone());
         current.raised.fill(0);
         current.announced = false;
@@ -234,26 +242,32 @@ impl<S: Stream> Link for TcpLink<S> {
         Ok(moved)
     }
 
-    fn compare(&mut self, context: Context, tag: OperationTag) -> Result<(), Trouble> {
+    fn compare(
+        &mut self,
+        context: Context,
+        tag: OperationTag,
+        pairs: Option<&[Pair]>,
+    ) -> Result<(), Trouble> {
+        let pair = Pair::of(pairs, self.peer);
         let current = &mut self.contexts[context as usize];
         let entered = current.beginning.as_ref().is_some_and(|beginning| beginning.tag == tag);
         if !std::mem::replace(&mut current.announced, true) && self.connections[0].ended().is_none()
         {
             let mut header = self.header(Kind::Announce, context, None);
-            header.tag = tag;
+            header.tag = OperationTag { tag: tag.tag ^ pair.sent, ..tag };
             self.connections[0].queue(&header).map_err(|e| self.broken(e))?;
         }
         if entered {
             return self.poll().map(|_| ());
         }
-        // This rank's plan expects nothing of the peer: only look.
+        // This rank's plan expects nothing of the peer, or not yet: only look.
         for connection in &mut self.connections {
             if let Some(header) = connection
                 .peek()
                 .map_err(|e| Trouble::Broken { peer: self.peer, cause: e.to_string() })?
             {
                 let sequence = header.tag.sequence;
-                let odd = sequence == tag.sequence && header.tag.tag != tag.tag;
+                let odd = sequence == tag.sequence && header.tag.tag != tag.tag ^ pair.received;
                 // An announcement of an operation that is over here is late; anything else of it
                 // was not asked for by the call made here.
                 let unasked = sequence < tag.sequence && header.kind != Kind::Announce;

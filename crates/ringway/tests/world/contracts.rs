@@ -163,6 +163,45 @@ fn another_root_is_named_within_a_second() {
 }
 
 #[test]
+fn counts_that_do_not_meet_are_named_within_a_second() {
+    let _watchdog = watchdog("contracts::counts_that_do_not_meet_are_named_within_a_second");
+    for (ranks, hosts, before) in WORLDS {
+        // What rank 1 sends to rank 0, and what rank 0 expects of it; all others exchange one.
+        for (sent, expected) in [(1, 2), (2, 1), (0, 1), (1, 0), (5000, 4999), (0, 9000)] {
+            let outcomes = outcomes((ranks, hosts, before), |comm| {
+                let mut send = vec![1_usize; ranks as usize];
+                let mut receive = send.clone();
+                match comm.rank() {
+                    0 => receive[1] = expected,
+                    1 => send[0] = sent,
+                    _ => {}
+                }
+                let input = vec![7_u32; send.iter().sum()];
+                let mut output = vec![0_u32; receive.iter().sum()];
+                let outcome = comm.all_to_all_v((&input, &send), (&mut output, &receive));
+                // Only these two exchange something else than they think.
+                if comm.rank() > 1 { outcome.and_then(|()| comm.barrier()) } else { outcome }
+            });
+            let error = agreed_but_for_early(&outcomes, SOON);
+            let culprits: Vec<u32> = error.culprits().iter().map(|culprit| culprit.rank).collect();
+            assert_eq!(culprits, [0, 1], "{hosts:?} {sent} {expected}: {error}");
+            assert!(error.to_string().contains("disagree about the counts"), "{error}");
+        }
+    }
+}
+
+/// As [`agreed`], but one of ranks 0 and 1 may be done before the other has come: it has what its
+/// own call promises.
+fn agreed_but_for_early(outcomes: &Outcomes, within: Duration) -> Error {
+    let errors: Vec<&Error> =
+        outcomes.iter().filter_map(|(outcome, _)| outcome.as_ref().err()).collect();
+    assert!(errors.len() + 1 >= outcomes.len(), "{outcomes:?}");
+    assert!(errors.iter().all(|error| *error == errors[0]), "{errors:?}");
+    assert!(outcomes.iter().all(|(_, took)| *took < within), "{outcomes:?}");
+    errors[0].clone()
+}
+
+#[test]
 fn the_majority_is_right() {
     let _watchdog = watchdog("contracts::the_majority_is_right");
     for hosts in [Hosts::One, Hosts::Each] {

@@ -5,7 +5,7 @@ use crate::executor::{Fabric, Links};
 use crate::plan::plan::Flag;
 use crate::plan::rng::Random;
 use crate::plan::types::Rank;
-use crate::transport::{Area, Context, PutRequest, Trouble};
+use crate::transport::{Area, Context, OperationTag, PutRequest, Trouble};
 
 /// A rule that is broken on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub(super) enum Mutation {
     IgnoreGates,
     /// An operation is over while signals still wait to be sent.
     LeaveQueued,
+    /// Results are taken without asking whether somebody made another call.
+    BelieveAnything,
     /// Now and then a signal is not sent.
     DropSignals,
     /// Now and then a signal is seen before it was sent.
@@ -41,6 +43,13 @@ impl Rough<'_> {
 impl Fabric for Rough<'_> {
     fn has_completed(&mut self, peer: Rank, operations: u64) -> bool {
         self.mutation == Some(Mutation::IgnoreGates) || self.links.has_completed(peer, operations)
+    }
+
+    fn undisputed(&mut self, peer: Rank, tag: OperationTag) -> Result<(), Trouble> {
+        if self.mutation == Some(Mutation::BelieveAnything) {
+            return Ok(());
+        }
+        self.links.undisputed(peer, tag)
     }
 
     fn flush(&mut self, peer: Rank) -> Result<bool, Trouble> {

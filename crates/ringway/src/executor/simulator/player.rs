@@ -87,6 +87,8 @@ pub(super) struct Player {
     /// Bytes used of each generation of small scratch, and of the large one.
     pub(super) used: [u64; GENERATIONS + 1],
     neighbours: Arc<[Rank]>,
+    /// The hash of the calls made so far.
+    history: u32,
     scratch: ScratchUse,
     running: Option<Running>,
     idle_since_us: Option<u64>,
@@ -131,6 +133,7 @@ impl Player {
             started_us: 0,
             used: [0; GENERATIONS + 1],
             neighbours,
+            history: 0,
             scratch: ScratchUse::default(),
             running: None,
             idle_since_us: None,
@@ -139,10 +142,8 @@ impl Player {
         }
     }
 
-    fn tag(&self, scenario: &Scenario) -> OperationTag {
-        let mut signature = scenario.operation(self.rank, self.operation).signature(self.rank);
-        signature.sequence = self.operation as u64;
-        OperationTag { sequence: signature.sequence, tag: signature.tag() }
+    fn tag(&self) -> OperationTag {
+        OperationTag { sequence: self.operation as u64, tag: self.history }
     }
 
     /// Enters an operation: says so, before links are made.
@@ -153,7 +154,8 @@ impl Player {
         self.started_us = moment.now_us;
         self.turns = 0;
         self.journal.begin(&signature);
-        shm::announce(&self.own, self.tag(moment.scenario));
+        self.history = signature.tag_after(self.history);
+        shm::announce(&self.own, self.tag());
     }
 
     /// Begins an operation on its links.
@@ -169,14 +171,18 @@ impl Player {
         let scratch = Area { address, bytes: usize::try_from(bytes).expect("mapped") };
         let (inputs, outputs): (Vec<Area>, Vec<Area>) =
             self.memories[self.operation].iter_mut().map(Memory::areas).unzip();
-        let tag = self.tag(scenario);
-        let beginning = Beginning { tag, scratch, outputs: outputs.clone(), remote_scratch: base };
+        let tag = self.tag();
+        let pairs = scenario.operation(self.rank, self.operation).pairs(self.rank);
+        let outputs_there = outputs.clone();
+        let beginning =
+            Beginning { tag, scratch, outputs: outputs_there, remote_scratch: base, pairs };
         let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
         let parts = scenario.operation(self.rank, self.operation).parts(self.rank);
         // SAFETY: the memories are not touched, moved or dropped before the world ends, and the
         // plan was made for their sizes.
         let execution = unsafe {
-            Execution::new(Arc::clone(&prepared), buffers, parts, (Context::Collective, gate))
+            let context = (Context::Collective, tag);
+            Execution::new(Arc::clone(&prepared), buffers, parts, context, gate)
         };
         self.running = Some(Running { execution, tag, beginning: Some(beginning) });
         (self.idle_since_us, self.compared_us) = (None, 0);
@@ -233,8 +239,11 @@ impl Player {
         if waited_us > COMPARE_AFTER_US && waited_us > 2 * self.compared_us {
             self.compared_us = waited_us;
             let tag = self.running.as_ref().expect("inside").tag;
-            let compared =
-                self.links.iter_mut().try_for_each(|link| link.compare(Context::Collective, tag));
+            let pairs = moment.scenario.operation(self.rank, self.operation).pairs(self.rank);
+            let compared = self
+                .links
+                .iter_mut()
+                .try_for_each(|link| link.compare(Context::Collective, tag, pairs.as_deref()));
             if let Err(trouble) = compared {
                 return Next::Fail(Self::report(trouble));
             }

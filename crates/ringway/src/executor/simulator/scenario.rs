@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::call::Call;
-use crate::communicator::signature;
+use crate::communicator::{pairs, signature};
 use crate::control::Signature;
 use crate::executor::{Part, Prepared};
 use crate::plan::algorithm::Algorithm;
@@ -13,6 +13,7 @@ use crate::plan::problem::{Counts, Problem};
 use crate::plan::rng::Random;
 use crate::plan::types::{Collective, DataType, Level, Rank, ReduceOp};
 use crate::reduce::{Kernel, Scalar};
+use crate::transport::Pair;
 
 /// What goes wrong.
 #[derive(Clone, Debug)]
@@ -226,6 +227,11 @@ impl Operation {
             first.extra = first.extra.rotate_left(7) ^ u64::from(other.tag());
         }
         first
+    }
+
+    /// What each rank must agree on with each other alone.
+    pub(super) fn pairs(&self, rank: Rank) -> Option<Arc<[Pair]>> {
+        pairs(self.pieces.iter().map(|piece| &piece.problems[rank as usize]))
     }
 
     fn prepared(&self, rank: Rank, hosts: &[u32], tuning: Tuning) -> Prepared {

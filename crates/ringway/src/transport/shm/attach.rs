@@ -9,6 +9,7 @@ use std::io::{IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +26,9 @@ use sha2::Sha256;
 use super::{Bell, Layout, Segment};
 use crate::error::{Error, Result};
 use crate::plan::types::Rank;
+
+/// How the names of all doors begin.
+const PREFIX: &str = "ringway-";
 
 /// How long one attachment may take: both sides are up when it is tried.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -71,7 +75,7 @@ impl Drop for Door {
 }
 
 fn address(meeting: &Meeting<'_>, rank: Rank) -> std::io::Result<(SocketAddr, Option<PathBuf>)> {
-    let name = format!("ringway-{:016x}-{rank}", meeting.communicator);
+    let name = format!("{PREFIX}{:016x}-{rank}", meeting.communicator);
     match meeting.directory {
         None => Ok((SocketAddr::from_abstract_name(name)?, None)),
         Some(directory) => {
@@ -85,9 +89,49 @@ fn address(meeting: &Meeting<'_>, rank: Rank) -> std::io::Result<(SocketAddr, Op
 pub(crate) fn open_door(meeting: &Meeting<'_>) -> Result<Door> {
     let fail = |e| Error::system("cannot listen for co-located ranks on a Unix socket", e);
     let (address, path) = address(meeting, meeting.rank).map_err(fail)?;
-    let listener = UnixListener::bind_addr(&address).map_err(fail)?;
+    let listener = match &path {
+        None => UnixListener::bind_addr(&address).map_err(fail)?,
+        Some(path) => {
+            if let Some(directory) = meeting.directory {
+                sweep(directory, meeting.communicator);
+            }
+            // Under its own name it is listened to from the first moment: see `sweep`.
+            let unready = path.with_extension("new");
+            let _ = std::fs::remove_file(&unready);
+            let listener = UnixListener::bind(&unready).map_err(fail)?;
+            std::fs::rename(&unready, path).map_err(fail)?;
+            listener
+        }
+    };
     listener.set_nonblocking(true).map_err(fail)?;
     Ok(Door { listener, path })
+}
+
+/// Removes what ranks that were killed while they met have left in `directory`: sockets on which
+/// nobody listens.
+fn sweep(directory: &Path, communicator: u64) {
+    let ours = format!("{PREFIX}{communicator:016x}-");
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let (name, path) = (entry.file_name(), entry.path());
+        let Some(name) = name.to_str() else { continue };
+        let is_socket = entry.file_type().is_ok_and(|kind| kind.is_socket());
+        if !is_socket || !name.starts_with(PREFIX) || name.starts_with(&ours) {
+            continue;
+        }
+        // Not ready is a matter of microseconds; who was killed in them is long gone.
+        let new = path.extension().is_some_and(|extension| extension == "new");
+        let old = || {
+            let modified = entry.metadata().and_then(|metadata| metadata.modified());
+            modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age > PATIENCE))
+        };
+        let refused = || {
+            UnixStream::connect(&path)
+                .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+        };
+        if (!new || old()) && refused() {
+            let _ = std::fs::remove_file(&path);
+        }
+    }
 }
 
 /// Attaches to every rank of `peers` while serving this rank's own segment to them. Returns when
@@ -226,4 +270,52 @@ fn attach(meeting: &Meeting<'_>, peer: Rank, layout: Layout) -> Result<Attached>
     };
     let segment = Arc::new(Segment::open(&memory, layout)?);
     Ok(Attached { peer, segment, bell: Bell::from_descriptor(bell) })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn names(directory: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(directory).expect("it was made");
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned())
+            .collect();
+        names.sort();
+        names
+    }
+
+    /// Who is killed while it waits leaves its socket; the next job in that directory removes it, and
+    /// nothing that is in use or not ours.
+    #[test]
+    fn what_the_killed_left_is_swept() {
+        let directory = std::env::temp_dir().join(format!("ringway-sweep-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let meeting = |communicator| Meeting {
+            rank: 0,
+            communicator,
+            key: b"key",
+            directory: Some(&directory),
+        };
+        let living = open_door(&meeting(1)).unwrap();
+        let mut killed = open_door(&meeting(2)).unwrap();
+        killed.path = None; // nobody removes it
+        drop(killed);
+        std::fs::write(directory.join("ringway-notes"), "not a socket").unwrap();
+        drop(UnixListener::bind(directory.join("another")).unwrap());
+        drop(UnixListener::bind(directory.join("ringway-3-0.new")).unwrap());
+        assert_eq!(names(&directory).len(), 5);
+        let door = open_door(&meeting(4)).unwrap();
+        let kept = [
+            "another",
+            "ringway-0000000000000001-0",
+            "ringway-0000000000000004-0",
+            "ringway-3-0.new",
+            "ringway-notes",
+        ];
+        assert_eq!(names(&directory), kept);
+        drop((living, door));
+        assert_eq!(names(&directory), ["another", "ringway-3-0.new", "ringway-notes"]);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
 }

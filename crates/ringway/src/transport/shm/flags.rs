@@ -1,5 +1,5 @@
-//! The three protocols that ranks speak through shared words: counters, completed operations, and
-//! the sleeper's bell.
+//! The four protocols that ranks speak through shared words: counters, completed operations,
+//! posts, and the sleeper's bell.
 //!
 //! They are plain functions over atomics, so that loom can run them (`loom` tests below) exactly
 //! as production does.
@@ -40,6 +40,27 @@ pub(crate) fn complete(done: &AtomicU64, count: u64) {
 /// How many collectives a rank has completed. See [`complete`].
 pub(crate) fn completed(done: &AtomicU64) -> u64 {
     done.load(Ordering::Acquire)
+}
+
+/// Posts `value` for operation `sequence` in a slot that several operations use in turn.
+///
+/// # Memory ordering
+/// The fence puts everything this rank writes later, in the operation, behind the post: whoever
+/// has read any of that, and then asks [`posted`], finds the post.
+pub(crate) fn post((stamp, word): (&AtomicU64, &AtomicU64), sequence: u64, value: u64) {
+    stamp.store(0, Ordering::Relaxed);
+    word.store(value, Ordering::Release);
+    stamp.store(sequence + 1, Ordering::Release);
+    fence(Ordering::Release);
+}
+
+/// What was posted for operation `sequence`, if anything was, and stands there still. See [`post`].
+pub(crate) fn posted((stamp, word): (&AtomicU64, &AtomicU64), sequence: u64) -> Option<u64> {
+    if stamp.load(Ordering::Acquire) != sequence + 1 {
+        return None;
+    }
+    let value = word.load(Ordering::Acquire);
+    (stamp.load(Ordering::Acquire) == sequence + 1).then_some(value)
 }
 
 /// Says that this rank is about to sleep. It must look at every counter once more after this
@@ -186,6 +207,34 @@ mod loom_tests {
             }
             sender.join().unwrap();
         });
+    }
+
+    /// Who has seen anything of an operation also sees what was posted for it; a slot that is
+    /// used again shows the old post, the new one, or none.
+    #[test]
+    fn loom_what_was_posted_is_seen_by_who_sees_the_signal() {
+        loom::model(|| {
+            let slot = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+            let word = Arc::new(AtomicU64::new(0));
+            let (theirs, signal) = (Arc::clone(&slot), Arc::clone(&word));
+            let peer = thread::spawn(move || {
+                post((&theirs.0, &theirs.1), 0, 5);
+                publish(&signal, 7, 1);
+                post((&theirs.0, &theirs.1), 2, 6);
+            });
+            let seen = read(&word).1 == 1;
+            let first = posted((&slot.0, &slot.1), 0);
+            assert!(first.is_none_or(|value| value == 5), "{first:?}");
+            let second = posted((&slot.0, &slot.1), 2);
+            assert!(second.is_none_or(|value| value == 6), "{second:?}");
+            assert!(!seen || first.is_some() || second.is_some() || peer_is_between(&slot.0));
+            peer.join().unwrap();
+        });
+    }
+
+    /// Whether a slot is being written.
+    fn peer_is_between(stamp: &AtomicU64) -> bool {
+        stamp.load(Ordering::Acquire) != 1
     }
 
     /// The owner reads its scratch in operation 0 and completes it; a peer that is in operation

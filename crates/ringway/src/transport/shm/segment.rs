@@ -7,6 +7,7 @@
 //! 1024   │ announcements: 64 × (sequence, tag)                     │
 //! 4096   │ counters raised here: rank 0 │ rank 1 │ …               │
 //!        │   each 128 collective · 8 send · 8 receive words        │
+//!        ├ pairs: rank 0 │ rank 1 │ …    each 16 × (sequence, pair) │
 //!        ├ message slots: rank 0 │ rank 1 │ …                      │
 //!        ├ scratch: 8 generations for small operations             │
 //!        └          one large area ────────────────────────────────┘
@@ -37,6 +38,9 @@ const COUNTERS: usize = 4096;
 
 /// Announcements kept; more than operations a peer can be ahead.
 pub(crate) const ANNOUNCED: u64 = 64;
+
+/// Pairs kept for each rank; as many.
+pub(crate) const PAIRED: u64 = 16;
 
 /// Operations that may be in flight on small scratch before the oldest must be over everywhere.
 pub(crate) const GENERATIONS: usize = 8;
@@ -71,9 +75,12 @@ impl Layout {
         }
     }
 
+    fn pairs(&self) -> u64 {
+        COUNTERS as u64 + u64::from(self.ranks) * COUNTERS_PER_RANK as u64 * 8
+    }
+
     fn messages(&self) -> u64 {
-        let counters = self.ranks as usize * COUNTERS_PER_RANK * 8;
-        (COUNTERS as u64 + counters as u64).next_multiple_of(4096)
+        (self.pairs() + u64::from(self.ranks) * PAIRED * 16).next_multiple_of(4096)
     }
 
     /// Where the message slots of `sender` begin in the receiver's segment.
@@ -226,6 +233,13 @@ impl Segment {
     pub(crate) fn announcement(&self, sequence: u64) -> (&AtomicU64, &AtomicU64) {
         let index = usize::try_from(sequence % ANNOUNCED).expect("small");
         let offset = ANNOUNCEMENTS + index * 16;
+        (self.word64(offset), self.word64(offset + 8))
+    }
+
+    /// What the owner says of operation `sequence` between itself and `peer`.
+    pub(crate) fn pair(&self, peer: Rank, sequence: u64) -> (&AtomicU64, &AtomicU64) {
+        let index = u64::from(peer) * PAIRED + sequence % PAIRED;
+        let offset = usize::try_from(self.layout.pairs() + index * 16).expect("mapped");
         (self.word64(offset), self.word64(offset + 8))
     }
 
