@@ -2,6 +2,7 @@
 //!
 //! | algorithm | collectives | moves |
 //! |---|---|---|
+//! | tiny | all | cards: values and flag in one cache line |
 //! | one_shot | all_reduce, reduce, reduce_scatter | everybody reads every input |
 //! | two_shot | all_reduce, reduce, broadcast | reduce-scatter, then all-gather, all to all |
 //! | ring | all_reduce, reduce_scatter, all_gather, broadcast, reduce | neighbours only |
@@ -29,6 +30,7 @@ mod one_shot;
 mod pat;
 mod recursive_doubling;
 mod ring;
+mod tiny;
 mod tree;
 mod two_shot;
 
@@ -46,6 +48,8 @@ use crate::types::{Collective, Rank, UnknownName};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Algorithm {
+    /// Cards that all ranks of a host see, values and flag in one cache line: least latency.
+    Tiny,
     /// Everybody reads every input and folds it alone: fewest steps.
     OneShot,
     /// Each rank folds its share and shows it to all: fewest bytes in two steps.
@@ -71,7 +75,8 @@ pub enum Algorithm {
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
+        Self::Tiny,
         Self::OneShot,
         Self::TwoShot,
         Self::Ring,
@@ -88,6 +93,7 @@ impl Algorithm {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Tiny => "tiny",
             Self::OneShot => "one_shot",
             Self::TwoShot => "two_shot",
             Self::Ring => "ring",
@@ -107,6 +113,7 @@ impl Algorithm {
     /// The reason why not.
     pub fn supports(self, problem: &Problem, hosts: &[u32]) -> Result<(), String> {
         let collectives: &[Collective] = match self {
+            Self::Tiny => tiny::COLLECTIVES,
             Self::OneShot => one_shot::COLLECTIVES,
             Self::TwoShot => two_shot::COLLECTIVES,
             Self::Ring => ring::COLLECTIVES,
@@ -122,6 +129,7 @@ impl Algorithm {
             return Err(format!("{self} has no {}", problem.collective));
         }
         match self {
+            Self::Tiny => tiny::supports(problem, hosts),
             Self::Bruck => bruck::supports(problem),
             Self::Hierarchical => hierarchical::supports(problem, hosts),
             _ => Ok(()),
@@ -136,6 +144,7 @@ impl Algorithm {
             alone(&mut builder);
         } else {
             match self {
+                Self::Tiny => tiny::build(&mut builder),
                 Self::OneShot => one_shot::build(&mut builder),
                 Self::TwoShot => two_shot::build(&mut builder),
                 Self::Ring => ring::build(&mut builder),

@@ -22,7 +22,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::plan::{Flag, Landing, Operand, RankPlan, Region, Span, Step};
+use crate::plan::{CARD_STRIDE, Flag, Landing, Operand, RankPlan, Region, Span, Step};
 use crate::problem::{Extent, Problem};
 use crate::types::{DataType, Form, Rank};
 
@@ -201,6 +201,7 @@ pub struct Builder<'a> {
     incoming: BTreeMap<(Port, Rank), Incoming>,
     published: BTreeMap<Port, u32>,
     scratch_bytes: u64,
+    cards: u16,
 }
 
 impl<'a> Builder<'a> {
@@ -216,6 +217,7 @@ impl<'a> Builder<'a> {
             incoming: BTreeMap::new(),
             published: BTreeMap::new(),
             scratch_bytes: 0,
+            cards: 0,
         }
     }
 
@@ -233,10 +235,7 @@ impl<'a> Builder<'a> {
     /// the lanes are each rank's own affair.
     pub fn port(&mut self, lanes: impl Into<Lanes>, size: PortSize) -> Port {
         let lanes = lanes.into();
-        let needed = lanes.outgoing.max(lanes.incoming) + 1;
-        if self.lanes.len() < needed {
-            self.lanes.resize_with(needed, Vec::new);
-        }
+        self.lane(lanes.outgoing.max(lanes.incoming));
         let layout = PortLayout {
             lanes,
             base: self.scratch_bytes,
@@ -255,6 +254,35 @@ impl<'a> Builder<'a> {
         let offset = self.scratch_bytes;
         self.scratch_bytes += lines(bytes);
         offset
+    }
+
+    /// Makes sure that there is a lane with this number.
+    pub fn lane(&mut self, lane: usize) {
+        if self.lanes.len() <= lane {
+            self.lanes.resize_with(lane + 1, Vec::new);
+        }
+    }
+
+    /// `count` cards, the same on every rank.
+    pub fn cards(&mut self, count: u16) {
+        self.cards += count;
+    }
+
+    /// Turns up a card with `source` on it.
+    pub fn show(&mut self, lane: usize, source: Span, card: u16) {
+        self.step(lane, Step::Show { source, card });
+    }
+
+    /// Waits for a card of `peer`.
+    pub fn see(&mut self, lane: usize, peer: Rank, card: u16) {
+        self.step(lane, Step::See { peer, card });
+    }
+
+    /// `count` values from value `start` of a card of `peer`.
+    #[must_use]
+    pub fn card(&self, peer: Rank, card: u16, start: u64, count: u64) -> Span {
+        let offset = u64::from(card) * CARD_STRIDE + self.context.element_bytes(start);
+        Span { region: Region::Card(peer), offset, count, form: Form::Element }
     }
 
     /// Values of the input.
@@ -454,19 +482,6 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Sends an empty message: the peer learns that there is nothing for it. Partner of
-    /// [`Builder::heed`].
-    pub fn greet(&mut self, port: Port, peer: Rank) {
-        let lane = self.layout(port).lanes.outgoing;
-        self.outgoing.entry((port, peer)).or_default().messages += 1;
-        self.step(lane, Step::Signal { peer, flag: data_flag(port) });
-    }
-
-    /// Waits for the empty message of `peer`.
-    pub fn heed(&mut self, port: Port, peer: Rank) {
-        self.await_message(port, peer);
-    }
-
     /// Folds `operands` and sends the result through a slot: straight into the peer's memory
     /// where that is mapped, else by way of private scratch at `bounce`.
     pub fn reduce_send(
@@ -612,6 +627,7 @@ impl<'a> Builder<'a> {
             }
         }
         RankPlan {
+            cards: self.cards,
             lanes: self
                 .lanes
                 .into_iter()

@@ -66,6 +66,8 @@ impl Links {
         let reach = |span: &Span, own_gbs: f64| {
             let gbs = match span.region {
                 Region::Window(_) => self.shm.bandwidth_gbs,
+                // It came with the word that said it was there.
+                Region::Card(_) => self.reduce_gbs,
                 _ => own_gbs,
             };
             transfer_us(bytes(span, world.data_type), gbs)
@@ -98,6 +100,7 @@ impl Links {
             Step::Signal { peer, .. } | Step::Wait { peer, .. } => {
                 self.between(world.hosts, rank, *peer).overhead_us
             }
+            Step::Show { .. } | Step::See { .. } => self.shm.overhead_us,
         };
         self.per_step_us + work
     }
@@ -157,8 +160,8 @@ pub fn price_rank(
                 cost.messages += 1;
                 cost.bytes_put += bytes(source, data_type);
             }
-            Step::Signal { .. } => cost.messages += 1,
-            Step::Wait { .. } => {}
+            Step::Signal { .. } | Step::Show { .. } => cost.messages += 1,
+            Step::Wait { .. } | Step::See { .. } => {}
         }
     }
     cost.predicted_us = sim::mirrored(part, World { hosts, data_type }, rank, links);

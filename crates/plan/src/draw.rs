@@ -66,8 +66,8 @@ impl Summary {
                         summary.messages += 1;
                         summary.bytes_put += bytes(source, data_type);
                     }
-                    Step::Signal { .. } => summary.messages += 1,
-                    Step::Wait { .. } => {}
+                    Step::Signal { .. } | Step::Show { .. } => summary.messages += 1,
+                    Step::Wait { .. } | Step::See { .. } => {}
                 }
             }
         }

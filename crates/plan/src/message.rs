@@ -91,7 +91,7 @@ impl Message {
 
     fn plan(&self, lane: Vec<Step>) -> RankPlan {
         let scratch_bytes = if self.mapped { self.slot_bytes() * SLOTS } else { 0 };
-        RankPlan { lanes: vec![lane], operands: Vec::new(), scratch_bytes, flags: 2 }
+        RankPlan { lanes: vec![lane], operands: Vec::new(), scratch_bytes, flags: 2, cards: 0 }
     }
 }
 

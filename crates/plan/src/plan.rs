@@ -16,6 +16,9 @@
 //! * `Signal` raises a counter at the peer, `Wait` stands until the counter of `(peer, flag)` has
 //!   been raised `count` times in this operation. All signals of one `(peer, flag)` come from one
 //!   lane, so that "the third signal" means one thing.
+//! * `Show` turns up a card: values and the word that says they are there in one cache line, for all
+//!   ranks that map this rank's memory. `See` stands until a peer has turned up a card; it may
+//!   then read `Card(peer)`. A card is turned up once in an operation.
 //! * `Window(peer)` is the peer's scratch, mapped: only where the transport maps peer memory.
 //! * Values in memory have a [`Form`]; operands say whether they are a rank's untouched input
 //!   (`fresh`), which pre-multiplied sums scale, or a partial result.
@@ -34,6 +37,15 @@ pub type Flag = u16;
 /// Most flags a plan may use towards one peer.
 pub const FLAGS_MAX: usize = 128;
 
+/// Most cards a plan may use.
+pub const CARDS_MAX: usize = 16;
+
+/// Bytes of values on a card: a cache line, less the word that says whose they are.
+pub const CARD_BYTES: u64 = 56;
+
+/// Offsets from one card to the next in [`Region::Card`].
+pub const CARD_STRIDE: u64 = 64;
+
 /// Most lanes a rank may have.
 pub const LANES_MAX: usize = 64;
 
@@ -49,6 +61,8 @@ pub enum Region {
     Scratch,
     /// The scratch memory of a peer, mapped.
     Window(Rank),
+    /// The cards of a peer, mapped: card `i` begins at byte `i * CARD_STRIDE`, and has `CARD_BYTES`.
+    Card(Rank),
 }
 
 /// A run of values in a region.
@@ -150,6 +164,20 @@ pub enum Step {
         /// How often, since the operation began.
         count: u32,
     },
+    /// Turns up a card for all ranks that map this rank's memory.
+    Show {
+        /// What is on it: at most [`CARD_BYTES`].
+        source: Span,
+        /// Which.
+        card: u16,
+    },
+    /// Stands until a peer has turned up a card.
+    See {
+        /// Whose.
+        peer: Rank,
+        /// Which.
+        card: u16,
+    },
 }
 
 /// What one rank does.
@@ -165,6 +193,9 @@ pub struct RankPlan {
     /// Flags used are below this number. The same on all ranks.
     #[serde(default)]
     pub flags: Flag,
+    /// Cards used are below this number. The same on all ranks.
+    #[serde(default)]
+    pub cards: u16,
 }
 
 impl RankPlan {
@@ -189,6 +220,7 @@ impl RankPlan {
                 buffer: u16::try_from(index).expect("a group is split long before"),
                 scratch: fused.scratch_bytes,
                 flag: fused.flags,
+                card: fused.cards,
                 operand: u32::try_from(fused.operands.len()).expect("operands fit in 32 bits"),
             };
             for lane in &part.lanes {
@@ -200,6 +232,7 @@ impl RankPlan {
             );
             fused.scratch_bytes += part.scratch_bytes.next_multiple_of(64);
             fused.flags += part.flags;
+            fused.cards += part.cards;
         }
         (fused, lane_parts)
     }
@@ -216,9 +249,10 @@ impl RankPlan {
         let mut peers: Vec<Rank> = Vec::new();
         for step in self.lanes.iter().flatten() {
             match *step {
-                Step::Put { peer, .. } | Step::Signal { peer, .. } | Step::Wait { peer, .. } => {
-                    peers.push(peer);
-                }
+                Step::Put { peer, .. }
+                | Step::Signal { peer, .. }
+                | Step::Wait { peer, .. }
+                | Step::See { peer, .. } => peers.push(peer),
                 Step::Copy { source, target } => {
                     for span in [source, target] {
                         if let Region::Window(peer) = span.region {
@@ -226,7 +260,7 @@ impl RankPlan {
                         }
                     }
                 }
-                Step::Reduce { .. } => {}
+                Step::Reduce { .. } | Step::Show { .. } => {}
             }
         }
         for operand in &self.operands {
@@ -246,6 +280,7 @@ struct Shift {
     buffer: u16,
     scratch: u64,
     flag: Flag,
+    card: u16,
     operand: u32,
 }
 
@@ -254,7 +289,8 @@ impl Shift {
         match region {
             Region::Input(index) => (Region::Input(index + self.buffer), offset),
             Region::Output(index) => (Region::Output(index + self.buffer), offset),
-            scratch => (scratch, offset + self.scratch),
+            Region::Card(_) => (region, offset + u64::from(self.card) * CARD_STRIDE),
+            Region::Scratch | Region::Window(_) => (region, offset + self.scratch),
         }
     }
 
@@ -285,6 +321,10 @@ impl Shift {
             }
             Step::Signal { peer, flag } => Step::Signal { peer, flag: flag + self.flag },
             Step::Wait { peer, flag, count } => Step::Wait { peer, flag: flag + self.flag, count },
+            Step::Show { source, card } => {
+                Step::Show { source: self.span(source), card: card + self.card }
+            }
+            Step::See { peer, card } => Step::See { peer, card: card + self.card },
         }
     }
 }

@@ -85,6 +85,11 @@ struct Raised {
 /// Counter of (signaller, signalled, flag).
 type Key = (Rank, Rank, Flag);
 
+/// A card as a counter, after all those that are counters.
+fn card_flag(card: u16) -> Flag {
+    Flag::MAX - card
+}
+
 struct Simulation<'a> {
     world: World<'a>,
     links: &'a Links,
@@ -214,7 +219,12 @@ impl<'a> Simulation<'a> {
             return;
         };
         let work_us = self.links.work_us(self.world, rank, part, &step);
-        if let Step::Wait { peer, flag, count } = step {
+        let stands = match step {
+            Step::Wait { peer, flag, count } => Some((peer, flag, count)),
+            Step::See { peer, card } => Some((peer, card_flag(card), 1)),
+            _ => None,
+        };
+        if let Some((peer, flag, count)) = stands {
             let key = (peer, rank, flag);
             match self.seen(key, count) {
                 Some(seen_us) => self.go_on(lane, now_us.max(seen_us) + work_us),
@@ -238,6 +248,14 @@ impl<'a> Simulation<'a> {
                     None => {
                         self.send((rank, peer), done_us, bytes);
                     }
+                }
+            }
+            Step::Show { card, .. } => {
+                let near = (0..).zip(self.world.hosts).map(|(peer, _)| peer);
+                let near: Vec<Rank> =
+                    near.filter(|peer| *peer != rank && self.world.mapped(rank, *peer)).collect();
+                for peer in near {
+                    self.raise((rank, peer, card_flag(card)), done_us, 0);
                 }
             }
             _ => {}

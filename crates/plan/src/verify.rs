@@ -25,7 +25,7 @@ mod refusal;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
-use crate::plan::{Flag, Landing, Place, Plan, Region, Span, Step};
+use crate::plan::{CARD_BYTES, CARD_STRIDE, Flag, Landing, Place, Plan, Region, Span, Step};
 use crate::types::{DataType, Form, Rank};
 use expression::{Expressions, State, Value};
 pub(crate) use limits::check as check_shape;
@@ -83,6 +83,13 @@ struct Counter {
     stands_for: u32,
 }
 
+/// A card: who turned it up, and the lanes that stand for it.
+#[derive(Debug, Default)]
+struct Card {
+    shown: Option<Raised>,
+    standing: Vec<usize>,
+}
+
 struct Run<'p> {
     plan: &'p Plan,
     data_type: DataType,
@@ -91,6 +98,7 @@ struct Run<'p> {
     lanes: Vec<Lane>,
     /// Counter of (signaller, signalled, flag).
     counters: HashMap<(Rank, Rank, Flag), Counter>,
+    cards: HashMap<(Rank, u16), Card>,
     /// How many puts of one lane another lane has seen arrive.
     seen: HashMap<(usize, usize), usize>,
     puts: u64,
@@ -136,6 +144,7 @@ impl<'p> Run<'p> {
             ready: (0..lanes.len()).collect(),
             lanes,
             counters: HashMap::new(),
+            cards: HashMap::new(),
             seen: HashMap::new(),
             puts: 0,
             blank,
@@ -193,7 +202,7 @@ impl<'p> Run<'p> {
             })
             .collect();
         if standing.is_empty() {
-            return None;
+            return self.unseen();
         }
         let mut planned: HashMap<(Rank, Rank, Flag), u32> = HashMap::new();
         for (rank, part) in (0..).zip(&self.plan.ranks) {
@@ -222,6 +231,16 @@ impl<'p> Run<'p> {
         Some(Refusal::Deadlock { place, peer, flag, count, why })
     }
 
+    /// The card to blame where lanes stand for cards only.
+    fn unseen(&self) -> Option<Refusal> {
+        (0..self.lanes.len()).find_map(|lane| match self.current(lane) {
+            Some(Step::See { peer, card }) => {
+                Some(Refusal::NeverShown { place: self.lanes[lane].place, peer, card })
+            }
+            _ => None,
+        })
+    }
+
     /// One step; `false` where it must wait.
     fn step(&mut self, lane: usize, step: Step) -> Result<bool, Refusal> {
         let place = self.lanes[lane].place;
@@ -245,6 +264,8 @@ impl<'p> Run<'p> {
             }
             Step::Signal { peer, flag } => self.signal(lane, peer, flag)?,
             Step::Wait { peer, flag, count } => return self.wait(lane, peer, flag, count),
+            Step::Show { source, card } => self.show(lane, source, card)?,
+            Step::See { peer, card } => return self.see(lane, peer, card),
         }
         Ok(true)
     }
@@ -259,17 +280,20 @@ impl<'p> Run<'p> {
         Event { lane, step }
     }
 
+    fn check_mapped(&self, place: Place, peer: Rank) -> Result<(), Refusal> {
+        self.check_peer(place, peer)?;
+        if self.plan.hosts[peer as usize] != self.plan.hosts[place.rank as usize] {
+            return Err(illegal(place, &format!("rank {peer} does not map its memory here")));
+        }
+        Ok(())
+    }
+
     /// Whose memory a span is, with windows and aliases resolved.
     fn locate(&self, place: Place, span: Span, writes: bool) -> Result<Bytes, Refusal> {
         let owner = match span.region {
-            Region::Window(peer) => {
-                self.check_peer(place, peer)?;
-                if self.plan.hosts[peer as usize] != self.plan.hosts[place.rank as usize] {
-                    return Err(illegal(
-                        place,
-                        &format!("rank {peer} does not map its memory here"),
-                    ));
-                }
+            Region::Card(_) if writes => return Err(illegal(place, "writes to a card")),
+            Region::Window(peer) | Region::Card(peer) => {
+                self.check_mapped(place, peer)?;
                 peer
             }
             _ => place.rank,
@@ -288,7 +312,7 @@ impl<'p> Run<'p> {
     fn check_overlap(&self, place: Place, source: Span, target: Span) -> Result<(), Refusal> {
         let apart = matches!(source.region, Region::Window(_) | Region::Scratch)
             != matches!(target.region, Region::Window(_) | Region::Scratch);
-        if apart {
+        if apart || matches!(source.region, Region::Card(_)) {
             return Ok(());
         }
         let source = self.locate(place, source, false)?;
@@ -549,6 +573,49 @@ impl<'p> Run<'p> {
             }
             *seen = puts;
         }
+        Ok(true)
+    }
+
+    fn show(&mut self, lane: usize, source: Span, card: u16) -> Result<(), Refusal> {
+        let place = self.lanes[lane].place;
+        let values = self.read(lane, source)?;
+        let length = source.bytes(self.data_type);
+        if length > CARD_BYTES {
+            return Err(illegal(place, &format!("{length} bytes on a card of {CARD_BYTES}")));
+        }
+        let offset = u64::from(card) * CARD_STRIDE;
+        let bytes = self
+            .memory
+            .locate(place.rank, Region::Card(place.rank), offset, length, true)
+            .map_err(|what| illegal(place, &what))?;
+        let event = self.event(lane);
+        let clock = Rc::clone(&self.lanes[lane].clock);
+        let shown = self.cards.entry((place.rank, card)).or_default();
+        if shown.shown.is_some() {
+            return Err(illegal(place, &format!("card {card} is turned up twice")));
+        }
+        shown.shown = Some(Raised { clock: Rc::clone(&clock), lane, step: event.step, puts: 0 });
+        self.ready.extend(shown.standing.drain(..));
+        self.proof.signals += 1;
+        self.memory
+            .write(bytes, values, Writer::Step(event), &|other: Event| known(&clock, lane, other))
+            .map_err(|conflict| self.race(place, "writes", bytes, conflict))
+    }
+
+    fn see(&mut self, lane: usize, peer: Rank, card: u16) -> Result<bool, Refusal> {
+        let place = self.lanes[lane].place;
+        self.check_mapped(place, peer)?;
+        let cards = self.plan.ranks[place.rank as usize].cards;
+        if card >= cards {
+            return Err(illegal(place, &format!("card {card}: the plan has {cards}")));
+        }
+        let seen = self.cards.entry((peer, card)).or_default();
+        let Some(shown) = &seen.shown else {
+            seen.standing.push(lane);
+            return Ok(false);
+        };
+        let (clock, from, step) = (Rc::clone(&shown.clock), shown.lane, shown.step);
+        self.learn(lane, from, step, &clock);
         Ok(true)
     }
 

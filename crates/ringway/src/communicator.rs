@@ -11,6 +11,7 @@ mod engine;
 mod group;
 mod idle;
 mod init;
+mod known;
 mod order;
 mod planning;
 mod settings;
@@ -32,12 +33,13 @@ use crate::call::Call;
 use crate::config::{AddressFamily, Config, Environment};
 use crate::control::{Control, Signature};
 use crate::error::{Error, RankIdentity, Result};
-use crate::executor::Part;
+use crate::executor::{Execution, Part};
 use crate::plan::problem::{Counts, Problem};
-use crate::plan::types::{Collective, DataType, Level, Rank, ReduceOp};
+use crate::plan::types::{Collective, DataType, Rank, ReduceOp};
 use crate::reduce::{Kernel, Scalar};
 use crate::transport::{Area, LinkDescription, Pair};
-use engine::{Engine, MessagePart};
+use engine::{Agreement, Engine, MessagePart};
+use known::{Buffers, Calls, Known};
 use order::Order;
 use planning::Planning;
 
@@ -57,13 +59,20 @@ struct Inner {
     peers: Vec<PeerInfo>,
     hosts: Vec<u32>,
     config: Config,
-    planning: Mutex<Planning>,
     order: Order,
-    engine: Mutex<Engine>,
+    desk: Mutex<Desk>,
     worker: Mutex<work::Worker>,
     splits: AtomicU64,
     // Last: the goodbye comes when everything else is gone.
     control: Control,
+}
+
+/// What whoever has the turn works with.
+#[derive(Debug)]
+struct Desk {
+    planning: Planning,
+    calls: Calls,
+    engine: Engine,
 }
 
 /// A call resolved to areas of memory.
@@ -137,7 +146,7 @@ impl Communicator {
     /// The links made so far, each with what it is and why.
     #[must_use]
     pub fn links(&self) -> Vec<LinkDescription> {
-        self.engine().links.iter_mut().map(|link| link.description().clone()).collect()
+        self.desk().engine.links.iter_mut().map(|link| link.description().clone()).collect()
     }
 
     /// Runs a collective on bytes.
@@ -145,13 +154,9 @@ impl Communicator {
     /// # Errors
     /// A buffer has the wrong size, the ranks' calls differ, a rank died, or the deadline passed.
     pub fn call(&self, call: &Call, input: &[u8], output: &mut [u8]) -> Result<()> {
-        self.check_bytes(call, input.len(), output.len())?;
-        let request = Request {
-            call: call.clone(),
-            input: Area { address: input.as_ptr().cast_mut(), bytes: input.len() },
-            output: Area { address: output.as_mut_ptr(), bytes: output.len() },
-        };
-        self.run_now(&[request], &[])
+        let input = Area { address: input.as_ptr().cast_mut(), bytes: input.len() };
+        let output = Area { address: output.as_mut_ptr(), bytes: output.len() };
+        self.call_now(call, Buffers::Apart(input, output))
     }
 
     /// Runs a collective in place, by NCCL's convention: the input of all_gather stands at its place
@@ -161,36 +166,16 @@ impl Communicator {
     /// # Errors
     /// As [`Communicator::call`].
     pub fn call_in_place(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        let (rank, size) = (self.rank(), self.size());
-        let problem = call.problem(size, Level::Run)?;
-        let whole = call.input_bytes(rank, size)?.max(call.output_bytes(rank, size)?);
-        if buffer.len() != whole {
-            return Err(wrong_size("in-place buffer", call, buffer.len(), whole));
-        }
-        let Some((at_input, at_output)) = problem.in_place(rank) else {
-            return self.call_with_copy(call, buffer);
-        };
-        let element = call.data_type.size();
-        let bytes = |values: u64| usize::try_from(values).unwrap_or(usize::MAX) * element;
-        // The offset of one end inside the buffer is the other's offset of the shared address.
-        let base = buffer.as_mut_ptr();
-        let input = Area {
-            address: base.wrapping_add(bytes(at_output.saturating_sub(at_input))),
-            bytes: call.input_bytes(rank, size)?,
-        };
-        let output = Area {
-            address: base.wrapping_add(bytes(at_input.saturating_sub(at_output))),
-            bytes: call.output_bytes(rank, size)?,
-        };
-        self.run_now(&[Request { call: call.clone(), input, output }], &[])
+        let whole = Area { address: buffer.as_mut_ptr(), bytes: buffer.len() };
+        self.call_now(call, Buffers::InPlace(whole))
     }
 
-    /// In place where a plan cannot be: by way of a copy of the input.
-    fn call_with_copy(&self, call: &Call, buffer: &mut [u8]) -> Result<()> {
-        let (rank, size) = (self.rank(), self.size());
-        let (input, output) = (call.input_bytes(rank, size)?, call.output_bytes(rank, size)?);
-        let copy = buffer[..input].to_vec();
-        self.call(call, &copy, &mut buffer[..output])
+    /// Waits for this rank's turn and makes a call. The buffers must stay valid until it returns;
+    /// every caller holds the borrows.
+    fn call_now(&self, call: &Call, buffers: Buffers) -> Result<()> {
+        let ticket = self.inner.order.take();
+        let _turn = self.inner.order.wait(ticket);
+        self.inner.call(call, buffers)
     }
 
     /// Sends and receives at once, between any two ranks (also with itself).
@@ -202,6 +187,10 @@ impl Communicator {
         group.send(send, to)?;
         group.recv(recv, from)?;
         group.run()
+    }
+
+    fn desk(&self) -> MutexGuard<'_, Desk> {
+        self.inner.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn check_bytes(&self, call: &Call, input: usize, output: usize) -> Result<()> {
@@ -225,29 +214,32 @@ impl Communicator {
         let _turn = self.inner.order.wait(ticket);
         self.inner.run(requests, messages)
     }
-
-    fn engine(&self) -> MutexGuard<'_, Engine> {
-        self.inner.engine.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Inner {
+    /// Makes one call. Called by whoever has the turn.
+    fn call(&self, call: &Call, buffers: Buffers) -> Result<()> {
+        self.check_health()?;
+        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
+        self.run_call(&mut desk, call, buffers)
+    }
+
+    fn check_health(&self) -> Result<()> {
+        if !self.control.health().is_raised() {
+            return Ok(());
+        }
+        let limit = Duration::from_millis(crate::control::AGREEMENT_MS_MAX);
+        Err(self.control.wait_verdict(limit))
+    }
+
     /// Runs requests and messages. Called by whoever has the turn.
     fn run(&self, requests: &[Request], messages: &[MessagePart]) -> Result<()> {
-        if self.control.health().is_raised() {
-            let limit = Duration::from_millis(crate::control::AGREEMENT_MS_MAX);
-            return Err(self.control.wait_verdict(limit));
-        }
-        let mut engine = self.engine.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut problems = Vec::with_capacity(requests.len());
-        for request in requests {
-            let level = request.call.level.unwrap_or(self.config.level);
-            problems.push(request.call.problem(self.size, level)?);
-        }
-        if let ([request], [problem]) = (requests, &problems[..]) {
-            self.run_one(&mut engine, request, problem)?;
-        } else if !requests.is_empty() {
-            self.run_fused(&mut engine, requests, &problems)?;
+        self.check_health()?;
+        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
+        match requests {
+            [] => {}
+            [one] => self.run_call(&mut desk, &one.call, Buffers::Apart(one.input, one.output))?,
+            several => self.run_fused(&mut desk, several)?,
         }
         if messages.is_empty() {
             return Ok(());
@@ -256,56 +248,96 @@ impl Inner {
         // SAFETY: `run_now` and `work` keep the buffers borrowed until this returns.
         #[expect(unsafe_code, reason = "the areas stand for borrows the caller holds")]
         unsafe {
-            engine.exchange(messages, &mapped, self.config.timeout)
+            desk.engine.exchange(messages, &mapped, self.config.timeout)
         }
     }
 
-    fn run_one(&self, engine: &mut Engine, request: &Request, problem: &Problem) -> Result<()> {
-        let prepared = {
-            let mut planning = self.planning.lock().unwrap_or_else(PoisonError::into_inner);
-            planning.prepared(self.rank, problem, request.call.algorithm)?
+    fn run_call(&self, desk: &mut Desk, call: &Call, buffers: Buffers) -> Result<()> {
+        let mut known = match desk.calls.take(call) {
+            Some(known) => known,
+            None => Box::new(self.learn(desk, call)?),
         };
-        let parts = vec![self.part(engine, &request.call)?];
-        let agreement = (signature(&request.call, problem), pairs(std::iter::once(problem)));
-        let deadline = request.call.deadline.unwrap_or(self.config.timeout);
-        let areas = (vec![request.input], vec![request.output]);
-        // SAFETY: `run_now` and `work` keep the buffers borrowed until this returns, and the
-        // plan was made by an algorithm for exactly these sizes (`check_bytes`).
+        let outcome = self.run_known(desk, &mut known, buffers);
+        desk.calls.put(known);
+        outcome
+    }
+
+    /// Plans a call that was not made before.
+    fn learn(&self, desk: &mut Desk, call: &Call) -> Result<Known> {
+        let problem = self.problem(call)?;
+        let prepared = desk.planning.prepared(self.rank, &problem, call.algorithm)?;
+        let neighbours = Arc::clone(&desk.engine.neighbours);
+        let size = call.data_type.size();
+        let bytes = |values: u64| usize::try_from(values).unwrap_or(usize::MAX) * size;
+        // The offset of one end inside the buffer is the other's offset of the shared address.
+        let in_place = problem.in_place(self.rank).map(|(input, output)| {
+            (bytes(output.saturating_sub(input)), bytes(input.saturating_sub(output)))
+        });
+        Ok(Known {
+            call: call.clone(),
+            execution: Execution::new(prepared, vec![self.part(call)], neighbours),
+            agreement: Agreement {
+                signature: signature(call, &problem),
+                pairs: pairs(std::iter::once(&problem)),
+            },
+            deadline: call.deadline.unwrap_or(self.config.timeout),
+            input_bytes: call.input_bytes(self.rank, self.size)?,
+            output_bytes: call.output_bytes(self.rank, self.size)?,
+            in_place,
+        })
+    }
+
+    fn problem(&self, call: &Call) -> Result<Problem> {
+        call.problem(self.size, call.level.unwrap_or(self.config.level))
+    }
+
+    fn run_known(&self, desk: &mut Desk, known: &mut Known, buffers: Buffers) -> Result<()> {
+        let copy;
+        let (input, output) = match (known.areas(buffers)?, buffers) {
+            (Some(areas), _) => areas,
+            (None, Buffers::Apart(input, output)) => (input, output),
+            // In place where a plan cannot be: by way of a copy of the input.
+            (None, Buffers::InPlace(whole)) => {
+                // SAFETY: the caller holds the buffer's borrow, and its length was checked.
+                #[expect(unsafe_code, reason = "the area stands for a borrow the caller holds")]
+                let input = unsafe { std::slice::from_raw_parts(whole.address, known.input_bytes) };
+                copy = input.to_vec();
+                let input = Area { address: copy.as_ptr().cast_mut(), bytes: copy.len() };
+                (input, Area { bytes: known.output_bytes, ..whole })
+            }
+        };
+        if let Some(scales) = self.scales(desk, &known.call)? {
+            known.execution.set_scales(0, scales);
+        }
+        // SAFETY: `call_now`, `run_now` and `work` keep the buffers borrowed until this returns, and
+        // the plan was made by an algorithm for exactly these sizes.
         #[expect(unsafe_code, reason = "the areas stand for borrows the caller holds")]
         unsafe {
-            engine.collective(&prepared, areas, parts, agreement, deadline)
+            let areas: (&[Area], &[Area]) = (&[input], &[output]);
+            desk.engine.collective(&mut known.execution, areas, &known.agreement, known.deadline)
         }
     }
 
-    /// What a call computes with; a pre-multiplied sum first tells all ranks its factor.
-    fn part(&self, engine: &mut Engine, call: &Call) -> Result<Part> {
-        let mut part = Part { data_type: call.data_type, kernel: None, scales: Vec::new() };
-        if !call.collective.reduces() {
-            return Ok(part);
-        }
-        part.kernel = Some(Kernel::new(call.data_type, call.op, self.size));
-        if call.op == ReduceOp::PreMulSum {
-            let factors = self.exchange_factors(engine, call.scalar)?;
-            part.scales = factors
-                .into_iter()
-                .map(|factor| Scalar::from_f64(call.data_type, factor))
-                .collect();
-        }
-        Ok(part)
+    /// What a call computes with.
+    fn part(&self, call: &Call) -> Part {
+        let reduces = call.collective.reduces();
+        let kernel = reduces.then(|| Kernel::new(call.data_type, call.op, self.size));
+        Part { data_type: call.data_type, kernel, scales: Vec::new() }
     }
 
-    fn exchange_factors(&self, engine: &mut Engine, factor: f64) -> Result<Vec<f64>> {
-        let mut all = vec![0.0_f64; self.size as usize];
-        let input = [factor];
-        let call = Call::new(Collective::AllGather, DataType::F64, 1);
-        let request = Request {
-            input: Area { address: input.as_ptr().cast::<u8>().cast_mut(), bytes: 8 },
-            output: Area { address: all.as_mut_ptr().cast(), bytes: 8 * all.len() },
-            call,
-        };
-        let problem = request.call.problem(self.size, Level::Run)?;
-        self.run_one(engine, &request, &problem)?;
-        Ok(all)
+    /// The factors of a pre-multiplied sum: before it all ranks tell each other theirs.
+    fn scales(&self, desk: &mut Desk, call: &Call) -> Result<Option<Vec<Scalar>>> {
+        if !call.collective.reduces() || call.op != ReduceOp::PreMulSum {
+            return Ok(None);
+        }
+        let mut factors = vec![0.0_f64; self.size as usize];
+        let mine = [call.scalar];
+        let input = Area { address: mine.as_ptr().cast::<u8>().cast_mut(), bytes: 8 };
+        let output = Area { address: factors.as_mut_ptr().cast(), bytes: 8 * factors.len() };
+        let gather = Call::new(Collective::AllGather, DataType::F64, 1);
+        self.run_call(desk, &gather, Buffers::Apart(input, output))?;
+        let scalar = |factor: f64| Scalar::from_f64(call.data_type, factor);
+        Ok(Some(factors.into_iter().map(scalar).collect()))
     }
 }
 

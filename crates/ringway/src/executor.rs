@@ -12,12 +12,15 @@ mod links;
 #[cfg(all(test, not(loom)))]
 mod simulator;
 
-pub(crate) use execution::{Buffers, Execution, Gate, Part, Prepared};
+pub(crate) use execution::{Execution, Part, Prepared};
 pub(crate) use links::Links;
 
 use crate::plan::plan::Flag;
 use crate::plan::types::Rank;
 use crate::transport::{Area, Context, OperationTag, PutRequest, Trouble};
+
+/// Bytes of a card before its values: the word that says whose they are.
+const CARD_HEAD: u64 = 8;
 
 /// The world an [`Execution`] runs in.
 pub(crate) trait Fabric {
@@ -58,6 +61,19 @@ pub(crate) trait Fabric {
 
     /// The scratch of `peer`, where it is mapped.
     fn window(&self, peer: Rank) -> Option<Area>;
+
+    /// Turns up a card of this rank with `bytes` bytes from `source` on it.
+    ///
+    /// # Safety
+    /// `source` points to so many bytes, which nobody writes meanwhile.
+    #[expect(unsafe_code, reason = "the bytes are named by address")]
+    unsafe fn show(&mut self, tag: OperationTag, card: u16, source: *const u8, bytes: usize);
+
+    /// Whether `peer` has turned up a card in this operation.
+    fn seen(&mut self, peer: Rank, tag: OperationTag, card: u16) -> Result<bool, Trouble>;
+
+    /// The cards of `peer` in this operation.
+    fn cards(&self, peer: Rank, tag: OperationTag) -> Option<Area>;
 }
 
 /// What a poll achieved.

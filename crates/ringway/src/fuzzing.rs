@@ -125,10 +125,11 @@ pub fn data_connection(bytes: &[u8]) {
     };
     let mut link = TcpLink::new(1, vec![stream], description).expect("a fresh socket");
     let tag = OperationTag { sequence: 5, tag: 7 };
-    let beginning =
-        Beginning { tag, scratch, outputs: vec![first, second], remote_scratch: 0, pairs: None };
+    let both = [first, second];
+    let beginning = Beginning { tag, scratch, outputs: &both, remote_scratch: 0, pairs: None };
     link.begin(Context::Collective, &beginning);
-    let message = Beginning { outputs: vec![second], ..beginning };
+    let one = [second];
+    let message = Beginning { outputs: &one, ..beginning };
     link.begin(Context::Receive, &message);
 
     let wire = frames(bytes);

@@ -6,7 +6,8 @@
 //! * `begin` / `end`: an operation starts and ends; puts of a later operation wait for its `begin`;
 //! * `put`: write to the peer's scratch or output, then perhaps raise a counter there;
 //! * `signal` and `reached`: raise a counter at the peer, look at one of ours;
-//! * `window`: the peer's scratch, where the transport maps it;
+//! * `window` and `cards`: the peer's scratch and cards, where the transport maps them; `seen` and
+//!   `wake` go with cards;
 //! * `has_completed`: whether the peer is done with scratch that is about to be used again;
 //! * `poll` and `interest`: move bytes in the background, and say what to sleep on;
 //! * `description`: what was chosen and why.
@@ -19,7 +20,6 @@ pub(crate) mod shm;
 pub(crate) mod tcp;
 
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
 use rustix::event::PollFlags;
 
@@ -104,17 +104,17 @@ impl Area {
 }
 
 /// What a link must know of an operation.
-#[derive(Clone, Debug)]
-pub(crate) struct Beginning {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beginning<'a> {
     pub(crate) tag: OperationTag,
     /// Where puts may land here.
     pub(crate) scratch: Area,
     /// Where puts may land here.
-    pub(crate) outputs: Vec<Area>,
+    pub(crate) outputs: &'a [Area],
     /// Where the operation's scratch begins in the peer's window.
     pub(crate) remote_scratch: u64,
     /// For every rank, what must agree with it alone.
-    pub(crate) pairs: Option<Arc<[Pair]>>,
+    pub(crate) pairs: Option<&'a [Pair]>,
 }
 
 /// A put: a step of a lane, with its source resolved to an address.
@@ -153,7 +153,7 @@ pub struct LinkDescription {
 /// One end of the connection to a peer. See the module's text.
 pub(crate) trait Link: Send + std::fmt::Debug {
     /// An operation of `context` starts here: what was put for it may land now.
-    fn begin(&mut self, context: Context, beginning: &Beginning);
+    fn begin(&mut self, context: Context, beginning: &Beginning<'_>);
 
     /// The operation is over; `received` lists how often each flag was raised here.
     fn end(&mut self, context: Context, received: &[(Flag, u32)]);
@@ -176,6 +176,24 @@ pub(crate) trait Link: Send + std::fmt::Debug {
     /// The peer's scratch, where it is mapped.
     fn window(&self) -> Option<Area> {
         None
+    }
+
+    /// Whether the peer, whose memory is mapped, has turned up a card in this collective.
+    fn seen(&mut self, _tag: OperationTag, _card: u16) -> Result<bool, Trouble> {
+        Ok(false)
+    }
+
+    /// The peer's cards of collective `sequence`, where they are mapped.
+    fn cards(&self, _sequence: u64) -> Option<Area> {
+        None
+    }
+
+    /// Wakes the peer if it sleeps. The caller has fenced since it wrote what the peer may sleep on.
+    fn wake(&mut self) {}
+
+    /// How many collectives the peer is known to have completed, where memory is mapped.
+    fn completed(&self) -> u64 {
+        u64::MAX
     }
 
     /// Whether the peer has completed so many collectives. Asked only where memory is mapped:

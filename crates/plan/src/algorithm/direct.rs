@@ -124,7 +124,7 @@ fn exchange(builder: &mut Builder<'_>) {
             let part = split(whole);
             let inbox = box_from(rank, to, ranks);
             if blind && whole.count == 0 && lane == 0 {
-                builder.greet(port, to);
+                builder.notify(port, to);
             } else if blind {
                 builder.send_pieces(port, to, inbox, builder.input(part));
             } else {
@@ -137,7 +137,7 @@ fn exchange(builder: &mut Builder<'_>) {
             let whole = received(from);
             let part = split(whole);
             if blind && whole.count == 0 && lane == 0 {
-                builder.heed(port, from);
+                builder.await_notice(port, from);
             } else if blind {
                 builder.receive_pieces(port, from, inbox, part);
             } else {

@@ -194,6 +194,7 @@ impl<'p> Drawing<'p> {
         let (class, letter) = match step {
             Step::Copy { .. } => ("copy", "C"),
             Step::Reduce { .. } => ("reduce", "R"),
+            Step::Show { .. } => ("put", "S"),
             _ => ("put", "P"),
         };
         let text = format!("{}: {}", mark.place, describe(step, part, self.data_type));

@@ -24,7 +24,7 @@ impl Default for TextOptions {
 }
 
 const LEGEND: &str = "\
-in out scratch  buffers of the rank; @2 scratch of rank 2, mapped
+in out scratch  buffers of the rank; @2 scratch of rank 2, mapped; card@2 its cards
 [64+128]        128 bytes from byte 64; ~ partial results, wider than elements
 !3              raises counter 3 at that rank; ?3x2 stands until raised twice
 *1              the untouched input of rank 1
@@ -99,6 +99,8 @@ pub(super) fn describe(step: &Step, part: &RankPlan, data_type: DataType) -> Str
         }
         Step::Signal { peer, flag } => format!("signal  rank {peer} !{flag}"),
         Step::Wait { peer, flag, count } => format!("wait    rank {peer} ?{flag}x{count}"),
+        Step::Show { source, card } => format!("show    card {card} = {}", span(source, data_type)),
+        Step::See { peer, card } => format!("see     card {card} of rank {peer}"),
     }
 }
 
@@ -112,6 +114,7 @@ fn region(region: Region) -> String {
         Region::Output(index) => numbered("out", index),
         Region::Scratch => "scratch".to_owned(),
         Region::Window(peer) => window(peer),
+        Region::Card(peer) => format!("card{}", window(peer)),
     }
 }
 

@@ -63,7 +63,12 @@ pub(super) fn timeline(plan: &Plan) -> Timeline {
             .copied()
         {
             let place = lane.place;
-            if let Step::Wait { peer, flag, count } = step {
+            let stands = match step {
+                Step::Wait { peer, flag, count } => Some((peer, flag, count)),
+                Step::See { peer, card } => Some((peer, card_flag(card), 1)),
+                _ => None,
+            };
+            if let Some((peer, flag, count)) = stands {
                 let key = (peer, place.rank, flag);
                 let seen = raised
                     .get(&key)
@@ -76,8 +81,7 @@ pub(super) fn timeline(plan: &Plan) -> Timeline {
                 let to_column = lane.column;
                 made.arrows.push(Arrow { from, from_column, to: place, to_column, carries });
             } else {
-                let told = take(lane, step, &mut made.marks);
-                if let Some((peer, flag, carries)) = told {
+                for (peer, flag, carries) in take(lane, step, &plan.hosts, &mut made.marks) {
                     let key = (place.rank, peer, flag);
                     let list = raised.entry(key).or_default();
                     list.push((place, lane.column, carries));
@@ -96,8 +100,18 @@ pub(super) fn timeline(plan: &Plan) -> Timeline {
     made
 }
 
-/// Takes a step that does not wait; says which counter it raises.
-fn take(lane: &mut Lane, step: Step, marks: &mut Vec<Mark>) -> Option<(Rank, Flag, bool)> {
+/// A card as a counter, after all those that are counters.
+fn card_flag(card: u16) -> Flag {
+    Flag::MAX - card
+}
+
+/// Takes a step that does not wait; says which counters it raises.
+fn take(
+    lane: &mut Lane,
+    step: Step,
+    hosts: &[u32],
+    marks: &mut Vec<Mark>,
+) -> Vec<(Rank, Flag, bool)> {
     let mut occupy = |lane: &mut Lane| {
         marks.push(Mark { place: lane.place, column: lane.column });
         lane.column += 1;
@@ -108,17 +122,25 @@ fn take(lane: &mut Lane, step: Step, marks: &mut Vec<Mark>) -> Option<(Rank, Fla
             if let Region::Window(peer) = target.region {
                 lane.wrote.push(peer);
             }
-            None
+            Vec::new()
         }
         Step::Put { peer, signal, .. } => {
             occupy(lane);
-            signal.map(|flag| (peer, flag, true))
+            signal.map(|flag| (peer, flag, true)).into_iter().collect()
         }
         Step::Signal { peer, flag } => {
             let before = lane.wrote.len();
             lane.wrote.retain(|written| *written != peer);
-            Some((peer, flag, lane.wrote.len() < before))
+            vec![(peer, flag, lane.wrote.len() < before)]
         }
-        Step::Wait { .. } => None,
+        Step::Show { card, .. } => {
+            occupy(lane);
+            let own = lane.place.rank;
+            let near = |rank: Rank| hosts.get(rank as usize) == hosts.get(own as usize);
+            let peers = (0..).zip(hosts).map(|(peer, _)| peer);
+            let peers = peers.filter(|peer| *peer != own && near(*peer));
+            peers.map(|peer| (peer, card_flag(card), true)).collect()
+        }
+        Step::Wait { .. } | Step::See { .. } => Vec::new(),
     }
 }

@@ -14,11 +14,12 @@ fn chosen(problem: &Problem, hosts: &[u32]) -> Algorithm {
 }
 
 #[test]
-fn inside_a_host_one_shot_is_for_small_and_two_shot_for_large() {
+fn inside_a_host_cards_are_for_tiny_one_shot_for_small_and_two_shot_for_large() {
     for ranks in [4, 8] {
         let hosts = vec![0; ranks as usize];
         let at = |bytes| chosen(&call(Collective::AllReduce, ranks, bytes), &hosts);
-        assert_eq!(at(8), Algorithm::OneShot, "{ranks} ranks");
+        assert_eq!(at(8), Algorithm::Tiny, "{ranks} ranks");
+        assert_eq!(at(1024), Algorithm::OneShot, "{ranks} ranks");
         assert_eq!(at(1 << 20), Algorithm::TwoShot, "{ranks} ranks");
         assert_eq!(at(1 << 30), Algorithm::TwoShot, "{ranks} ranks");
     }

@@ -1,7 +1,7 @@
 //! What a plan may be at most, checked before anything is believed, and counted while it runs.
 
 use super::Refusal;
-use crate::plan::{FLAGS_MAX, LANES_MAX, Plan};
+use crate::plan::{CARDS_MAX, FLAGS_MAX, LANES_MAX, Plan};
 use crate::problem::{Counts, Problem};
 use crate::types::Collective;
 
@@ -45,6 +45,13 @@ pub(crate) fn check(plan: &Plan) -> Result<(), Refusal> {
         })?;
         let first = &plan.ranks[0];
         let alike = (part.flags, part.scratch_bytes) == (first.flags, first.scratch_bytes);
+        ensure(part.cards == first.cards && usize::from(part.cards) <= CARDS_MAX, || {
+            let cards = part.cards;
+            format!(
+                "rank {rank} has {cards} cards, rank 0 has {}; the most are {CARDS_MAX}",
+                first.cards
+            )
+        })?;
         ensure(alike && usize::from(part.flags) <= FLAGS_MAX, || {
             format!(
                 "rank {rank} has {} flags and {} bytes of scratch, rank 0 has {} and {}; the most flags are {FLAGS_MAX}",

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::expression::Value;
-use crate::plan::{Plan, Region};
+use crate::plan::{CARD_BYTES, CARD_STRIDE, Plan, Region};
 use crate::types::Rank;
 
 /// A step of a lane: lane number over all ranks, step from 1.
@@ -18,6 +18,7 @@ enum Space {
     Input,
     Output,
     Scratch,
+    Card,
 }
 
 /// Bytes of one rank's memory.
@@ -88,8 +89,8 @@ type Cells = BTreeMap<u64, Cell>;
 
 #[derive(Debug)]
 struct RankMemory {
-    spaces: [Cells; 3],
-    lengths: [u64; 3],
+    spaces: [Cells; 4],
+    lengths: [u64; 4],
     /// Byte shift of input and output inside the output space when they are the same memory.
     alias: Option<(u64, u64)>,
 }
@@ -115,7 +116,12 @@ impl Memory {
                     .map(|(i, o)| (o.saturating_sub(i) * size, i.saturating_sub(o) * size));
                 RankMemory {
                     spaces: Default::default(),
-                    lengths: [input, output, part.scratch_bytes],
+                    lengths: [
+                        input,
+                        output,
+                        part.scratch_bytes,
+                        u64::from(part.cards) * CARD_STRIDE,
+                    ],
                     alias,
                 }
             })
@@ -157,6 +163,10 @@ impl Memory {
             Region::Input(0) => (Space::Input, "input"),
             Region::Output(0) => (Space::Output, "output"),
             Region::Scratch | Region::Window(_) => (Space::Scratch, "scratch"),
+            Region::Card(_) if offset % CARD_STRIDE + length > CARD_BYTES => {
+                return Err(format!("bytes {offset}+{length} are not on one card"));
+            }
+            Region::Card(_) => (Space::Card, "cards"),
             Region::Input(_) | Region::Output(_) => {
                 return Err("names a buffer the call does not have".to_owned());
             }
@@ -185,6 +195,7 @@ impl Memory {
         match bytes.space {
             Space::Input => "input".to_owned(),
             Space::Scratch => "scratch".to_owned(),
+            Space::Card => "cards".to_owned(),
             Space::Output if self.ranks[bytes.rank as usize].alias.is_some() => {
                 "buffer (in place)".to_owned()
             }

@@ -34,6 +34,16 @@ pub enum Refusal {
         /// Why it will not come.
         why: String,
     },
+    /// A card that its rank will not turn up, or only later than this rank stands for it.
+    #[error("{place}: deadlock: stands for card {card} of rank {peer}, which never turns it up")]
+    NeverShown {
+        /// Where.
+        place: Place,
+        /// Whose card.
+        peer: Rank,
+        /// Which.
+        card: u16,
+    },
     /// Two accesses to the same bytes are unordered.
     #[error(
         "{place}: race: {what} bytes {bytes:?} of rank {rank}'s {region}, unordered with {other}"

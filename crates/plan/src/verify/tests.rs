@@ -107,6 +107,22 @@ fn mutants(plan: &Plan, place: Place) -> Vec<(&'static str, Plan)> {
             let other = (peer + 1) % plan.problems[0].ranks;
             made.push(("signal to another rank", with(Step::Signal { peer: other, flag })));
         }
+        Step::Show { source, card } => {
+            made.push(("card not shown?", without()));
+            made.push(("another card shown?", with(Step::Show { source, card: card + 1 })));
+            if source.count > 0 {
+                let moved = Span { offset: source.offset + 2, ..source };
+                made.push(("card with other values?", with(Step::Show { source: moved, card })));
+                let short = Span { count: source.count - 1, ..source };
+                made.push(("card with fewer values?", with(Step::Show { source: short, card })));
+            }
+        }
+        Step::See { peer, card } => {
+            made.push(("card not looked at?", without()));
+            made.push(("looks at another card?", with(Step::See { peer, card: card + 1 })));
+            let other = (peer + 1) % plan.problems[0].ranks;
+            made.push(("looks at another rank's card?", with(Step::See { peer: other, card })));
+        }
         Step::Put { peer, source, target, signal } => {
             made.push(("dropped put", without()));
             if signal.is_some() {
@@ -293,6 +309,7 @@ fn any_region() -> impl Strategy<Value = Region> {
         (0..2_u16).prop_map(Region::Output),
         Just(Region::Scratch),
         any_rank().prop_map(Region::Window),
+        any_rank().prop_map(Region::Card),
     ]
 }
 
@@ -305,7 +322,7 @@ fn any_span() -> impl Strategy<Value = Span> {
 fn any_step() -> impl Strategy<Value = Step> {
     let flag = prop_oneof![8 => 0..4_u16, 1 => any::<u16>()];
     let count = prop_oneof![8 => 0..4_u32, 1 => any::<u32>()];
-    (0..5, any_span(), any_span(), any_rank(), flag, count, any::<bool>()).prop_map(
+    (0..7, any_span(), any_span(), any_rank(), flag, count, any::<bool>()).prop_map(
         |(kind, source, target, peer, flag, count, finish)| match kind {
             0 => Step::Copy { source, target },
             1 => Step::Reduce { first: count, operands: u32::from(flag), target, finish },
@@ -316,6 +333,8 @@ fn any_step() -> impl Strategy<Value = Step> {
                 signal: finish.then_some(flag),
             },
             3 => Step::Signal { peer, flag },
+            4 => Step::Show { source, card: flag },
+            5 => Step::See { peer, card: flag },
             _ => Step::Wait { peer, flag, count },
         },
     )
@@ -345,6 +364,7 @@ fn any_part() -> impl Strategy<Value = RankPlan> {
         operands,
         scratch_bytes,
         flags: 4,
+        cards: 4,
     })
 }
 

@@ -9,11 +9,11 @@ use super::idle::{Idle, Next, Patience};
 use crate::bootstrap::Session;
 use crate::control::{AGREEMENT_MS_MAX, Health, Journal, Report, Signature};
 use crate::error::{Error, ErrorKind, Result};
-use crate::executor::{Buffers, Execution, Gate, Links, Part, Prepared, Progress};
+use crate::executor::{Execution, Links, Part, Prepared, Progress};
 use crate::plan::types::Rank;
 use crate::transport::shm::{self, GENERATIONS, Segment};
 use crate::transport::tcp::TcpLink;
-use crate::transport::{Area, Beginning, Context, LinkDescription, OperationTag, Pair, Trouble};
+use crate::transport::{Area, Context, LinkDescription, OperationTag, Pair, Trouble};
 
 /// How long a wait stands before the peers compare what they are doing.
 const COMPARE_AFTER: Duration = Duration::from_millis(1);
@@ -45,6 +45,8 @@ pub(crate) struct Engine {
     /// The hash of their calls.
     pub(crate) history: u32,
     pub(crate) scratch: ScratchUse,
+    /// Collectives that all neighbours are known to have completed.
+    pub(crate) cleared: u64,
     /// Messages sent to and received from each rank.
     pub(crate) messages: Vec<(u64, u64)>,
 }
@@ -81,63 +83,79 @@ pub(crate) struct MessagePart {
     pub(crate) sends: bool,
 }
 
+/// What ranks must agree on before they can work together.
+#[derive(Clone, Debug)]
+pub(crate) struct Agreement {
+    /// All of them.
+    pub(crate) signature: Signature,
+    /// Each with each, where the counts are known to two ranks alone.
+    pub(crate) pairs: Option<Arc<[Pair]>>,
+}
+
 /// An operation that is being run.
 #[derive(Debug)]
-struct Running {
-    execution: Execution,
-    prepared: Arc<Prepared>,
-    context: Context,
-    tag: OperationTag,
-    pairs: Option<Arc<[Pair]>>,
-    /// What the links are told once the gate is open. Not before: what a peer on another host
+struct Running<'a> {
+    execution: &'a mut Execution,
+    pairs: Option<&'a [Pair]>,
+    /// Where the operation's scratch begins at its peers.
+    remote_scratch: u64,
+    /// Whether the links know of it. Not before the gate is open: what a peer on another host
     /// sends would land in scratch that a rank of this host may still read.
-    beginning: Option<Beginning>,
+    begun: bool,
     done: bool,
+}
+
+impl Running<'_> {
+    fn peers(&self) -> &[Rank] {
+        &self.execution.prepared().peers
+    }
+
+    fn context(&self) -> Context {
+        self.execution.operation().0
+    }
 }
 
 impl Engine {
     /// Runs one (perhaps fused) collective.
     ///
     /// # Safety
-    /// As for [`Execution::new`].
+    /// As for [`Execution::begin`].
     #[expect(unsafe_code, reason = "passes the caller's promise on")]
     pub(crate) unsafe fn collective(
         &mut self,
-        prepared: &Arc<Prepared>,
-        (inputs, outputs): (Vec<Area>, Vec<Area>),
-        parts: Vec<Part>,
-        (mut signature, pairs): (Signature, Option<Arc<[Pair]>>),
+        execution: &mut Execution,
+        areas: (&[Area], &[Area]),
+        agreement: &Agreement,
         deadline: Duration,
     ) -> Result<()> {
-        let started = Instant::now();
-        signature.sequence = self.sequence;
+        let signature = Signature { sequence: self.sequence, ..agreement.signature };
         self.journal.begin(&signature);
         self.history = signature.tag_after(self.history);
         let tag = OperationTag { sequence: self.sequence, tag: self.history };
         shm::announce(&self.own, tag);
-        self.connect(&prepared.peers, started, deadline)?;
-        let bytes = prepared.plan.scratch_bytes;
-        let (base, operations) = self.scratch.assign(&self.own, bytes, self.sequence);
-        let gate = Gate { ranks: Arc::clone(&self.neighbours), operations };
-        let scratch = self.own_area(base, bytes);
-        let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
-        let outputs = buffers.outputs.clone();
-        let beginning =
-            Beginning { tag, scratch, outputs, remote_scratch: base, pairs: pairs.clone() };
-        let context = (Context::Collective, tag);
+        let mut clock = Clock { started: None, deadline };
+        self.connect(&execution.prepared().peers, &mut clock)?;
+        let plan = &execution.prepared().plan;
+        let bytes = plan.scratch_bytes;
+        let (base, mut operations) = self.scratch.assign(&self.own, bytes, self.sequence);
+        if plan.cards > 0 {
+            // The cards of the operation before last that used the same ones.
+            operations = operations.max((self.sequence + 1).saturating_sub(GENERATIONS as u64));
+        }
+        if operations <= self.cleared {
+            operations = 0;
+        }
+        let scratch = (self.own_area(base, bytes), base);
         // SAFETY: the caller's promise.
-        let execution =
-            unsafe { Execution::new(Arc::clone(prepared), buffers, parts, context, gate) };
+        unsafe { execution.begin(areas, scratch, (Context::Collective, tag), operations) };
         let running = Running {
             execution,
-            prepared: Arc::clone(prepared),
-            context: Context::Collective,
-            tag,
-            pairs,
-            beginning: Some(beginning),
+            pairs: agreement.pairs.as_deref(),
+            remote_scratch: base,
+            begun: false,
             done: false,
         };
-        self.run(vec![running], started, deadline)?;
+        self.run(&mut [running], &mut clock)?;
         self.sequence += 1;
         shm::flags::complete(self.own.done(), self.sequence);
         self.journal.end(tag.sequence);
@@ -147,7 +165,7 @@ impl Engine {
     /// Runs a batch of messages: those of one peer and direction in order, all others at once.
     ///
     /// # Safety
-    /// As for [`Execution::new`], for every area.
+    /// As for [`Execution::begin`], for every area.
     #[expect(unsafe_code, reason = "passes the caller's promise on")]
     pub(crate) unsafe fn exchange(
         &mut self,
@@ -155,7 +173,7 @@ impl Engine {
         mapped: &dyn Fn(Rank) -> bool,
         deadline: Duration,
     ) -> Result<()> {
-        let started = Instant::now();
+        let mut clock = Clock { started: None, deadline };
         let mut rest: Vec<MessagePart> = batch.to_vec();
         while !rest.is_empty() {
             let (mut wave, mut later): (Vec<MessagePart>, Vec<MessagePart>) = Default::default();
@@ -165,21 +183,32 @@ impl Engine {
             }
             rest = later;
             let peers: Vec<Rank> = wave.iter().map(|part| part.peer).collect();
-            self.connect(&peers, started, deadline)?;
-            let mut running = Vec::with_capacity(wave.len());
+            self.connect(&peers, &mut clock)?;
+            let mut executions = Vec::with_capacity(wave.len());
             for part in wave {
                 // SAFETY: the caller's promise.
-                running.push(unsafe { self.begin_message(part, mapped(part.peer)) });
+                executions.push(unsafe { self.begin_message(part, mapped(part.peer)) });
             }
-            self.run(running, started, deadline)?;
+            let remote_scratch = self.own.layout().message_slots(self.session.rank);
+            let mut running: Vec<Running<'_>> = executions
+                .iter_mut()
+                .map(|execution| Running {
+                    execution,
+                    pairs: None,
+                    remote_scratch,
+                    begun: false,
+                    done: false,
+                })
+                .collect();
+            self.run(&mut running, &mut clock)?;
         }
         Ok(())
     }
 
     /// # Safety
-    /// As for [`Execution::new`].
+    /// As for [`Execution::begin`].
     #[expect(unsafe_code, reason = "passes the caller's promise on")]
-    unsafe fn begin_message(&mut self, part: MessagePart, mapped: bool) -> Running {
+    unsafe fn begin_message(&mut self, part: MessagePart, mapped: bool) -> Execution {
         let layout = self.own.layout();
         let message = crate::plan::message::Message {
             bytes: part.area.bytes as u64,
@@ -197,34 +226,16 @@ impl Engine {
         let plan = if part.sends { message.send(part.peer) } else { message.receive(part.peer) };
         let base = layout.message_slots(part.peer);
         let scratch = self.own_area(base, layout.message_bytes);
-        let (inputs, outputs) =
-            if part.sends { (vec![part.area], vec![]) } else { (vec![], vec![part.area]) };
+        let area = [part.area];
+        let areas: (&[Area], &[Area]) = if part.sends { (&area, &[]) } else { (&[], &area) };
         let tag = OperationTag { sequence, tag: message_tag(sequence, part.area.bytes as u64) };
-        let beginning = Beginning {
-            tag,
-            scratch,
-            outputs: outputs.clone(),
-            remote_scratch: layout.message_slots(self.session.rank),
-            pairs: None,
-        };
-        let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
         let prepared = Arc::new(Prepared::new(plan));
         let bytes =
             Part { data_type: crate::plan::types::DataType::U8, kernel: None, scales: Vec::new() };
+        let mut execution = Execution::new(prepared, vec![bytes], Arc::new([]));
         // SAFETY: the caller's promise.
-        let execution = unsafe {
-            let gate = Gate::default();
-            Execution::new(Arc::clone(&prepared), buffers, vec![bytes], (context, tag), gate)
-        };
-        Running {
-            execution,
-            prepared,
-            context,
-            tag,
-            pairs: None,
-            beginning: Some(beginning),
-            done: false,
-        }
+        unsafe { execution.begin(areas, (scratch, base), (context, tag), 0) };
+        execution
     }
 
     fn own_area(&self, base: u64, bytes: u64) -> Area {
@@ -233,15 +244,16 @@ impl Engine {
     }
 
     /// Makes the links that are missing.
-    fn connect(&mut self, peers: &[Rank], started: Instant, deadline: Duration) -> Result<()> {
+    fn connect(&mut self, peers: &[Rank], clock: &mut Clock) -> Result<()> {
         for peer in peers {
             if self.links.contains(*peer) {
                 continue;
             }
+            let started = clock.started(Instant::now());
             // The verdict on a job that is stuck here is read off who waits for whom.
             self.journal.wait_begin(*peer, self.health.now_ms());
             let wanted = (*peer, self.connections);
-            let until = started + deadline;
+            let until = started + clock.deadline;
             let found =
                 connect::connect(&self.session, &self.arrivals, wanted, &self.health, until);
             let streams = match found {
@@ -293,23 +305,14 @@ impl Engine {
     }
 
     /// Polls operations to their end.
-    fn run(
-        &mut self,
-        mut running: Vec<Running>,
-        started: Instant,
-        deadline: Duration,
-    ) -> Result<()> {
-        let mut peers: Vec<Rank> =
-            running.iter().flat_map(|one| one.prepared.peers.iter().copied()).collect();
-        peers.sort_unstable();
-        peers.dedup();
+    fn run(&mut self, running: &mut [Running<'_>], clock: &mut Clock) -> Result<()> {
         let mut idle = Idle::new(self.patience);
         let mut lying = false;
         let mut compared = Duration::ZERO;
         loop {
-            let (moved, blocked) = match self.turn(&mut running, &peers) {
+            let (moved, blocked) = match self.turn(running) {
                 Ok(outcome) => outcome,
-                Err(trouble) => return Err(self.fail(trouble, &running)),
+                Err(trouble) => return Err(self.fail(trouble, running)),
             };
             let Some(peer) = blocked else { break };
             if moved {
@@ -328,19 +331,20 @@ impl Engine {
                 Next::Sleep(limit) if lying => {
                     let now = Instant::now();
                     let waited = idle.waited(now);
-                    if now >= started + deadline {
-                        return Err(self.late(peer, started, &running));
+                    let end = clock.started(now - waited) + clock.deadline;
+                    if now >= end {
+                        return Err(self.late(peer, now - clock.started(now), running));
                     }
                     if waited > COMPARE_AFTER && waited > compared + compared {
                         compared = waited;
-                        if let Err(trouble) = self.compare(&running) {
-                            return Err(self.fail(trouble, &running));
+                        if let Err(trouble) = self.compare(running) {
+                            return Err(self.fail(trouble, running));
                         }
                         self.watch(peer, waited);
                     }
-                    let limit = limit.min(started + deadline - now);
+                    let limit = limit.min(end - now);
                     let limit = if compared.is_zero() { limit.min(COMPARE_AFTER) } else { limit };
-                    self.links.sleep(&peers, limit);
+                    self.links.sleep(running.iter().flat_map(|one| one.peers()), limit);
                     lying = false;
                 }
                 Next::Sleep(_) => {
@@ -359,28 +363,25 @@ impl Engine {
     /// One look at everything: whether something moved, and whom one of the operations waits for.
     fn turn(
         &mut self,
-        running: &mut [Running],
-        peers: &[Rank],
+        running: &mut [Running<'_>],
     ) -> std::result::Result<(bool, Option<Rank>), Trouble> {
         let (mut moved, mut blocked) = (false, None);
         for one in running.iter_mut().filter(|one| !one.done) {
-            if let Some(beginning) = one.beginning.take() {
+            if !one.begun {
                 if let Some(peer) = one.execution.gate(&mut self.links) {
-                    one.beginning = Some(beginning);
                     blocked = Some(peer);
                     continue;
                 }
-                for peer in &one.prepared.peers {
-                    self.links.link(*peer).begin(one.context, &beginning);
-                }
+                self.begin(one);
             }
             match one.execution.poll(&mut self.links)? {
                 Progress::Done => {
                     one.done = true;
                     moved = true;
-                    for (peer, received) in &one.prepared.received {
+                    let context = one.context();
+                    for (peer, received) in &one.execution.prepared().received {
                         if *peer != self.session.rank {
-                            self.links.link(*peer).end(one.context, received);
+                            self.links.link(*peer).end(context, received);
                         }
                     }
                 }
@@ -393,16 +394,32 @@ impl Engine {
         }
         // Bytes move also where no lane looks: a put may wait for the peer to read its own.
         if blocked.is_some() && !moved {
-            moved = self.links.poll(peers)?;
+            for one in running {
+                moved |= self.links.poll(one.peers())?;
+            }
         }
         Ok((moved, blocked))
     }
 
+    /// The gate is open: tells the links.
+    fn begin(&mut self, one: &mut Running<'_>) {
+        one.begun = true;
+        let (peers, context, beginning) = one.execution.beginning(one.remote_scratch, one.pairs);
+        for peer in peers {
+            self.links.link(*peer).begin(context, &beginning);
+        }
+        if one.execution.is_gated() {
+            let links = &mut self.links;
+            let known = self.neighbours.iter().map(|peer| links.link(*peer).completed()).min();
+            self.cleared = known.unwrap_or(self.cleared);
+        }
+    }
+
     /// A wait stands for long: is somebody in the same operation with another call?
-    fn compare(&mut self, running: &[Running]) -> std::result::Result<(), Trouble> {
-        for one in running.iter().filter(|one| one.context == Context::Collective) {
+    fn compare(&mut self, running: &[Running<'_>]) -> std::result::Result<(), Trouble> {
+        for one in running.iter().filter(|one| one.context() == Context::Collective) {
             for link in self.links.iter_mut() {
-                link.compare(Context::Collective, one.tag, one.pairs.as_deref())?;
+                link.compare(Context::Collective, one.execution.operation().1, one.pairs)?;
             }
         }
         Ok(())
@@ -420,19 +437,19 @@ impl Engine {
         }
     }
 
-    fn late(&self, peer: Rank, started: Instant, running: &[Running]) -> Error {
+    fn late(&self, peer: Rank, waited: Duration, running: &[Running<'_>]) -> Error {
         let sequence = running
             .iter()
-            .find(|one| one.context == Context::Collective)
-            .map_or(self.sequence, |one| one.tag.sequence);
-        let waited_ms = millis(started.elapsed());
+            .find(|one| one.context() == Context::Collective)
+            .map_or(self.sequence, |one| one.execution.operation().1.sequence);
+        let waited_ms = millis(waited);
         let waiting_on = Some(peer);
         self.health.report(Report::Deadline { sequence, waited_ms, waiting_on });
         self.verdict()
     }
 
-    fn fail(&self, trouble: Trouble, running: &[Running]) -> Error {
-        let collective = running.iter().any(|one| one.context == Context::Collective);
+    fn fail(&self, trouble: Trouble, running: &[Running<'_>]) -> Error {
+        let collective = running.iter().any(|one| one.context() == Context::Collective);
         self.health.report(match trouble {
             Trouble::Mismatch { peer, sequence } if collective => {
                 Report::Mismatch { sequence, with: peer }
@@ -464,6 +481,20 @@ impl Engine {
     pub(crate) fn verdict(&self) -> Error {
         self.links.get_up();
         self.health.wait_verdict(Duration::from_millis(AGREEMENT_MS_MAX))
+    }
+}
+
+/// When an operation must be over. The clock is read only where something stands still.
+#[derive(Debug)]
+struct Clock {
+    started: Option<Instant>,
+    deadline: Duration,
+}
+
+impl Clock {
+    /// When it started: now, if nobody has asked before.
+    fn started(&mut self, now: Instant) -> Instant {
+        *self.started.get_or_insert(now)
     }
 }
 

@@ -4,15 +4,15 @@
 //! so that ranks may send to and receive from each other without a deadlock.
 
 use std::marker::PhantomData;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
-use super::engine::{Engine, MessagePart};
-use super::{Communicator, Inner, Request, pairs, signature, wrong_size};
+use super::engine::{Agreement, MessagePart};
+use super::{Communicator, Desk, Inner, Request, pairs, signature, wrong_size};
 use crate::call::Call;
 use crate::control::Signature;
 use crate::error::{Error, Result};
-use crate::executor::Prepared;
-use crate::plan::plan::{FLAGS_MAX, LANES_MAX, RankPlan};
+use crate::executor::{Execution, Prepared};
+use crate::plan::plan::{CARDS_MAX, FLAGS_MAX, LANES_MAX, RankPlan};
 use crate::plan::problem::Problem;
 use crate::plan::types::{Level, Rank};
 use crate::transport::Area;
@@ -140,20 +140,14 @@ fn copy_to_self(parts: &[MessagePart]) -> Result<()> {
 
 impl Inner {
     /// Runs several calls, as few fused operations as flags, lanes and scratch allow.
-    pub(super) fn run_fused(
-        &self,
-        engine: &mut Engine,
-        requests: &[Request],
-        problems: &[Problem],
-    ) -> Result<()> {
-        let mut plans = Vec::with_capacity(requests.len());
-        let most = {
-            let planning = self.planning.lock().unwrap_or_else(PoisonError::into_inner);
-            for (request, problem) in requests.iter().zip(problems) {
-                plans.push(planning.draft(self.rank, problem, request.call.algorithm)?);
-            }
-            planning.scratch_bytes()
-        };
+    pub(super) fn run_fused(&self, desk: &mut Desk, requests: &[Request]) -> Result<()> {
+        let (mut problems, mut plans) = (Vec::new(), Vec::new());
+        for request in requests {
+            let problem = self.problem(&request.call)?;
+            plans.push(desk.planning.draft(self.rank, &problem, request.call.algorithm)?);
+            problems.push(problem);
+        }
+        let most = desk.planning.scratch_bytes();
         let mut first = 0;
         while first < plans.len() {
             let mut end = first + 1;
@@ -161,12 +155,8 @@ impl Inner {
                 end += 1;
             }
             let batch = first..end;
-            self.run_batch(
-                engine,
-                &requests[batch.clone()],
-                &problems[batch.clone()],
-                &plans[batch],
-            )?;
+            let (requests, problems) = (&requests[batch.clone()], &problems[batch.clone()]);
+            self.run_batch(desk, requests, problems, &plans[batch])?;
             first = end;
         }
         Ok(())
@@ -174,32 +164,36 @@ impl Inner {
 
     fn run_batch(
         &self,
-        engine: &mut Engine,
+        desk: &mut Desk,
         requests: &[Request],
         problems: &[Problem],
         plans: &[RankPlan],
     ) -> Result<()> {
-        let mut parts = Vec::with_capacity(requests.len());
-        for request in requests {
-            parts.push(self.part(engine, &request.call)?);
-        }
+        let parts = requests.iter().map(|request| self.part(&request.call)).collect();
         let (fused, lane_parts) = RankPlan::fuse(plans);
         let prepared = Arc::new(Prepared::fused(fused, lane_parts));
-        let areas = (
-            requests.iter().map(|request| request.input).collect(),
-            requests.iter().map(|request| request.output).collect(),
-        );
+        let mut execution = Execution::new(prepared, parts, Arc::clone(&desk.engine.neighbours));
+        for (part, request) in requests.iter().enumerate() {
+            if let Some(scales) = self.scales(desk, &request.call)? {
+                execution.set_scales(part, scales);
+            }
+        }
+        let inputs: Vec<Area> = requests.iter().map(|request| request.input).collect();
+        let outputs: Vec<Area> = requests.iter().map(|request| request.output).collect();
         let deadline = requests
             .iter()
             .map(|request| request.call.deadline.unwrap_or(self.config.timeout))
             .max()
             .unwrap_or(self.config.timeout);
-        let agreement = (fused_signature(requests, problems), pairs(problems.iter()));
+        let agreement = Agreement {
+            signature: fused_signature(requests, problems),
+            pairs: pairs(problems.iter()),
+        };
         // SAFETY: the group holds the borrows of all areas until this returns, and every part
         // was planned for exactly these sizes.
         #[expect(unsafe_code, reason = "the areas stand for borrows the caller holds")]
         unsafe {
-            engine.collective(&prepared, areas, parts, agreement, deadline)
+            desk.engine.collective(&mut execution, (&inputs, &outputs), &agreement, deadline)
         }
     }
 }
@@ -209,6 +203,7 @@ fn fits(plans: &[RankPlan], scratch_most: u64) -> bool {
     let sum = |of: fn(&RankPlan) -> u64| plans.iter().map(of).sum::<u64>();
     sum(|plan| plan.scratch_bytes.next_multiple_of(64)) <= scratch_most
         && sum(|plan| u64::from(plan.flags)) <= FLAGS_MAX as u64
+        && sum(|plan| u64::from(plan.cards)) <= CARDS_MAX as u64
         && sum(|plan| plan.lanes.len() as u64) <= LANES_MAX as u64
 }
 

@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 /// Longest sleep: deadlines and the health of the job are looked at this often.
 const NAP: Duration = Duration::from_millis(50);
 
+/// Looks without a pause between them.
+const EAGER: u32 = 128;
+
 /// How patient a rank spins, fixed when the communicator starts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
@@ -60,15 +63,18 @@ impl Idle {
     /// spins only, or every yield.
     pub(crate) fn pass(&mut self) -> Next {
         self.turns += 1;
+        let spinning = !self.patience.spin.is_zero();
+        if spinning && !self.turns.is_multiple_of(32) {
+            // At first the answer is on its way, and a pause may take longer than it does.
+            if self.turns > EAGER {
+                std::hint::spin_loop();
+            }
+            return Next::Look;
+        }
         let Some(since) = self.since else {
             self.since = Some(Instant::now());
             return Next::Look;
         };
-        let spinning = !self.patience.spin.is_zero();
-        if spinning && !self.turns.is_multiple_of(32) {
-            std::hint::spin_loop();
-            return Next::Look;
-        }
         let waited = since.elapsed();
         if waited < self.patience.spin {
             return Next::Look;

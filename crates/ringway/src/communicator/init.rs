@@ -8,8 +8,9 @@ use super::colocation::{self, Colocation};
 use super::connect::{Arrivals, Door};
 use super::engine::{Engine, ScratchUse};
 use super::idle::Patience;
+use super::known::Calls;
 use super::planning::Planning;
-use super::{Communicator, Inner, settings};
+use super::{Communicator, Desk, Inner, settings};
 use crate::bootstrap::Session;
 use crate::bootstrap::frame::{ControlStream, FrameError};
 use crate::config::{Config, Requirement};
@@ -107,6 +108,7 @@ impl Communicator {
             sequence: 0,
             history: 0,
             scratch: ScratchUse::default(),
+            cleared: 0,
             messages: vec![(0, 0); size as usize],
             session,
         };
@@ -114,11 +116,14 @@ impl Communicator {
             rank,
             size,
             peers,
-            planning: Mutex::new(Planning::new(hosts.clone(), &config, layout)),
+            desk: Mutex::new(Desk {
+                planning: Planning::new(hosts.clone(), &config, layout),
+                calls: Calls::default(),
+                engine,
+            }),
             hosts,
             config,
             order: super::order::Order::default(),
-            engine: Mutex::new(engine),
             worker: Mutex::default(),
             splits: std::sync::atomic::AtomicU64::new(0),
             control,

@@ -1,19 +1,17 @@
 //! Turns: calls of one communicator run one after another, in the order in which they were made.
 
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// A queue of turns.
+/// A queue of turns. Who need not wait takes no lock.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
-    state: Mutex<State>,
+    next: AtomicU64,
+    serving: AtomicU64,
+    /// Threads that wait, or are about to.
+    waiting: AtomicU32,
+    lock: Mutex<()>,
     changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    next: u64,
-    serving: u64,
-    waiting: u32,
 }
 
 /// A place in the queue.
@@ -23,18 +21,24 @@ pub(crate) struct Ticket(u64);
 impl Order {
     /// Takes the next place.
     pub(crate) fn take(&self) -> Ticket {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.next += 1;
-        Ticket(state.next - 1)
+        Ticket(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Waits for the ticket's turn; the turn ends when the result is dropped.
+    ///
+    /// # Memory ordering
+    /// `serving` is released by the end of a turn and acquired by the next. A thread that is about
+    /// to wait says so before it looks at `serving` again, and the end of a turn looks whether
+    /// somebody waits after it has moved `serving` on; all four are sequentially consistent, so
+    /// one of the two sees the other.
     pub(crate) fn wait(&self, ticket: Ticket) -> Turn<'_> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        while state.serving != ticket.0 {
-            state.waiting += 1;
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
-            state.waiting -= 1;
+        if self.serving.load(Ordering::Acquire) != ticket.0 {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
+            let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            while self.serving.load(Ordering::SeqCst) != ticket.0 {
+                guard = self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+            }
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
         }
         Turn { order: self }
     }
@@ -48,9 +52,10 @@ pub(crate) struct Turn<'a> {
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        let mut state = self.order.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.serving += 1;
-        if state.waiting > 0 {
+        self.order.serving.fetch_add(1, Ordering::SeqCst);
+        if self.order.waiting.load(Ordering::SeqCst) > 0 {
+            // With the lock, so that nobody is between its look and its sleep.
+            let _guard = self.order.lock.lock().unwrap_or_else(PoisonError::into_inner);
             self.order.changed.notify_all();
         }
     }

@@ -36,8 +36,8 @@ impl Communicator {
         let rank = rank.ok_or_else(|| Error::internal("a split lost its own rank"))?;
         let size = u32::try_from(members.len()).map_err(|_| Error::internal("too many ranks"))?;
         let (secret, parent) = {
-            let engine = self.engine();
-            (engine.session.key.clone(), engine.session.comm_id)
+            let desk = self.desk();
+            (desk.engine.session.key.clone(), desk.engine.session.comm_id)
         };
         let label = format!("ringway split {parent:016x} {number} {color}");
         let key = Key::derive(secret.as_bytes(), label.as_bytes());

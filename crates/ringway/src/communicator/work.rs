@@ -7,8 +7,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::known::Buffers;
 use super::order::Ticket;
-use super::{Communicator, Inner, Request};
+use super::{Communicator, Inner};
 use crate::call::Call;
 use crate::element::{self, Element};
 use crate::error::{Error, Result};
@@ -121,29 +122,27 @@ impl Communicator {
         input: Vec<T>,
         mut output: Vec<T>,
     ) -> Result<Work<T>> {
+        // Only what will run is looked at; a wrong size is an error now, not later.
         let in_place = input.is_empty();
+        let (rank, size) = (self.rank(), self.size());
         if in_place {
-            let wanted = call
-                .input_bytes(self.rank(), self.size())?
-                .max(call.output_bytes(self.rank(), self.size())?);
-            if size_of_val(&output[..]) != wanted {
-                return Err(super::wrong_size(
-                    "in-place buffer",
-                    call,
-                    size_of_val(&output[..]),
-                    wanted,
-                ));
+            let whole = call.input_bytes(rank, size)?.max(call.output_bytes(rank, size)?);
+            let found = size_of_val(&output[..]);
+            if found != whole {
+                return Err(super::wrong_size("in-place buffer", call, found, whole));
             }
         } else {
             self.check_bytes(call, size_of_val(&input[..]), size_of_val(&output[..]))?;
         }
         let state = Arc::new(State { outcome: Mutex::new(None), done: Condvar::new() });
         let (shared, call) = (Arc::clone(&state), call.clone());
-        let rank = self.rank();
         let job = Box::new(move |inner: &Inner| {
-            let outcome = request(&call, (rank, inner.size), &input, &mut output)
-                .and_then(|request| inner.run(&[request], &[]))
-                .map(|()| output);
+            let source = element::as_bytes(&input);
+            let from = Area { address: source.as_ptr().cast_mut(), bytes: source.len() };
+            let target = element::as_bytes_mut(&mut output);
+            let to = Area { address: target.as_mut_ptr(), bytes: target.len() };
+            let buffers = if in_place { Buffers::InPlace(to) } else { Buffers::Apart(from, to) };
+            let outcome = inner.call(&call, buffers).map(|()| output);
             *shared.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
             shared.done.notify_all();
         });
@@ -175,35 +174,4 @@ impl Communicator {
             .send(Queued { ticket, job, inner: Arc::clone(&self.inner) })
             .map_err(|_| Error::internal("the background thread has ended"))
     }
-}
-
-fn request<T: Element>(
-    call: &Call,
-    (rank, size): (u32, u32),
-    input: &[T],
-    output: &mut [T],
-) -> Result<Request> {
-    let source = element::as_bytes(input);
-    let (mut from, mut to) = (Area { address: source.as_ptr().cast_mut(), bytes: source.len() }, {
-        let target = element::as_bytes_mut(output);
-        Area { address: target.as_mut_ptr(), bytes: target.len() }
-    });
-    if input.is_empty() {
-        let base = to.address;
-        let problem = call.problem(size, crate::plan::types::Level::Run)?;
-        let (at_input, at_output) = problem.in_place(rank).ok_or_else(|| {
-            Error::usage(format!("{} has no in-place form here", call.collective))
-        })?;
-        let bytes =
-            |values: u64| usize::try_from(values).unwrap_or(usize::MAX) * call.data_type.size();
-        from = Area {
-            address: base.wrapping_add(bytes(at_output.saturating_sub(at_input))),
-            bytes: call.input_bytes(rank, size)?,
-        };
-        to = Area {
-            address: base.wrapping_add(bytes(at_input.saturating_sub(at_output))),
-            bytes: call.output_bytes(rank, size)?,
-        };
-    }
-    Ok(Request { call: call.clone(), input: from, output: to })
 }

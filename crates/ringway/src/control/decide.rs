@@ -134,7 +134,8 @@ fn mismatch(evidence: &Evidence, sequence: u64) -> Finding {
                 let both = [origin, *with].iter().all(|r| evidence.called(*r, sequence).is_some());
                 parts.push(match reference {
                     Some((call, _)) if both && call.collective == Collective::AllToAll => format!(
-                        "{pair} disagree about the counts that go between them in {}",
+                        "{pair} disagree about the counts that go between them in {}, \
+                         or made different calls before it",
                         call.call()
                     ),
                     Some((call, _)) if both => format!(

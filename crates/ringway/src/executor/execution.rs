@@ -8,21 +8,21 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::{Fabric, Progress};
+use super::{CARD_HEAD, Fabric, Progress};
 use crate::plan::plan::{Flag, Operand, RankPlan, Region, Span, Step};
 use crate::plan::types::{DataType, Rank};
 use crate::reduce::{self, Kernel, Scalar};
-use crate::transport::{Area, Context, OperationTag, PutRequest, Trouble};
+use crate::transport::{Area, Beginning, Context, OperationTag, Pair, PutRequest, Trouble};
 
 /// The memory an execution may use.
-#[derive(Clone, Debug)]
-pub(crate) struct Buffers {
-    pub(crate) inputs: Vec<Area>,
-    pub(crate) outputs: Vec<Area>,
+#[derive(Debug)]
+struct Buffers {
+    inputs: Vec<Area>,
+    outputs: Vec<Area>,
     /// This rank's scratch, from the operation's base on.
-    pub(crate) scratch: Area,
+    scratch: Area,
     /// Where the operation's scratch begins, in every rank's window.
-    pub(crate) scratch_base: u64,
+    scratch_base: u64,
 }
 
 /// A plan with what can be computed once from it.
@@ -38,6 +38,13 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
+    /// Whether this rank cannot be done before `peer` has told it something.
+    fn waits_for(&self, peer: Rank) -> bool {
+        self.plan.lanes.iter().flatten().any(|step| {
+            matches!(*step, Step::Wait { peer: p, .. } | Step::See { peer: p, .. } if p == peer)
+        })
+    }
+
     /// A plan of one call.
     pub(crate) fn new(plan: RankPlan) -> Self {
         let lane_parts = vec![0; plan.lanes.len()];
@@ -91,59 +98,121 @@ pub(crate) struct Part {
     pub(crate) scales: Vec<Scalar>,
 }
 
-/// What must be over before an execution may touch scratch.
-///
-/// Scratch is used again by later operations. A rank that is still in an earlier one may be reading
-/// any rank's scratch, so all ranks that map each other's memory must have left it behind.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Gate {
-    /// The ranks of this host.
-    pub(crate) ranks: Arc<[Rank]>,
-    /// Collectives that each of them must have completed.
-    pub(crate) operations: u64,
-}
-
-/// A plan at work. See the module's text.
+/// A plan at work, again and again: what it needs is allocated once. See the module's text.
 #[derive(Debug)]
 pub(crate) struct Execution {
     prepared: Arc<Prepared>,
+    /// The other ranks of this host. Scratch is used again by later operations, and a rank that is
+    /// still in an earlier one may be reading any rank's scratch: all of them must have left it behind.
+    neighbours: Arc<[Rank]>,
+    /// Those that this plan does not wait for.
+    unmet: Vec<Rank>,
+    /// Collectives that the neighbours must have completed before scratch may be touched.
+    operations: u64,
+    /// Neighbours that are known to have.
+    ready: usize,
+    state: State,
+}
+
+#[derive(Debug)]
+struct State {
     buffers: Buffers,
     parts: Vec<Part>,
     context: Context,
     tag: OperationTag,
-    gate: Gate,
-    /// Ranks of the gate that are known to be ready.
-    ready: usize,
     lanes: Vec<LaneState>,
     operands: Vec<reduce::Operand>,
 }
 
-// SAFETY: the operand list holds addresses of the buffers the execution was built on; they stay
+// SAFETY: the operand list holds addresses of the buffers the execution was begun on; they stay
 // valid wherever it is polled, and it is polled by one thread at a time.
 unsafe impl Send for Execution {}
 
 impl Execution {
-    /// # Safety
-    /// The areas in `buffers` must stay valid, and unshared with writers other than the plan's,
-    /// until the execution is done or dropped. `prepared` must be verified, or made by an
-    /// algorithm, for buffers of these sizes.
-    pub(crate) unsafe fn new(
-        prepared: Arc<Prepared>,
-        buffers: Buffers,
-        parts: Vec<Part>,
-        (context, tag): (Context, OperationTag),
-        gate: Gate,
-    ) -> Self {
+    /// An execution that has not begun.
+    pub(crate) fn new(prepared: Arc<Prepared>, parts: Vec<Part>, neighbours: Arc<[Rank]>) -> Self {
         let lanes = vec![LaneState::default(); prepared.plan.lanes.len()];
         let operands = Vec::with_capacity(prepared.operands_most);
-        Self { prepared, buffers, parts, context, tag, gate, ready: 0, lanes, operands }
+        let unmet = neighbours.iter().copied().filter(|peer| !prepared.waits_for(*peer)).collect();
+        let nothing = Area { address: std::ptr::null_mut(), bytes: 0 };
+        let buffers =
+            Buffers { inputs: Vec::new(), outputs: Vec::new(), scratch: nothing, scratch_base: 0 };
+        let tag = OperationTag { sequence: 0, tag: 0 };
+        let context = Context::Collective;
+        let state = State { buffers, parts, context, tag, lanes, operands };
+        Self { prepared, neighbours, unmet, operations: 0, ready: 0, state }
+    }
+
+    /// Begins on these inputs and outputs, with scratch at `base` of every rank's window, which may
+    /// be touched once the neighbours have completed `operations` collectives.
+    ///
+    /// # Safety
+    /// The areas must stay valid, and unshared with writers other than the plan's, until the
+    /// execution is done, begun again or dropped. The plan must be verified, or made by an
+    /// algorithm, for buffers of these sizes.
+    pub(crate) unsafe fn begin(
+        &mut self,
+        (inputs, outputs): (&[Area], &[Area]),
+        (scratch, scratch_base): (Area, u64),
+        (context, tag): (Context, OperationTag),
+        operations: u64,
+    ) {
+        let state = &mut self.state;
+        state.buffers.inputs.clear();
+        state.buffers.inputs.extend_from_slice(inputs);
+        state.buffers.outputs.clear();
+        state.buffers.outputs.extend_from_slice(outputs);
+        (state.buffers.scratch, state.buffers.scratch_base) = (scratch, scratch_base);
+        (state.context, state.tag) = (context, tag);
+        state.lanes.fill(LaneState::default());
+        (self.operations, self.ready) = (operations, 0);
+    }
+
+    /// The factor of each rank's input in a part that is a pre-multiplied sum.
+    pub(crate) fn set_scales(&mut self, part: usize, scales: Vec<Scalar>) {
+        self.state.parts[part].scales = scales;
+    }
+
+    /// Which operation it is in.
+    pub(crate) fn operation(&self) -> (Context, OperationTag) {
+        (self.state.context, self.state.tag)
+    }
+
+    /// Whether neighbours must have completed something before it may touch scratch.
+    pub(crate) fn is_gated(&self) -> bool {
+        self.operations > 0
+    }
+
+    /// What it runs.
+    pub(crate) fn prepared(&self) -> &Prepared {
+        &self.prepared
+    }
+
+    /// Whom to tell that it begins, as what, and what they must know.
+    pub(crate) fn beginning<'a>(
+        &'a self,
+        remote_scratch: u64,
+        pairs: Option<&'a [Pair]>,
+    ) -> (&'a [Rank], Context, Beginning<'a>) {
+        let State { buffers, context, tag, .. } = &self.state;
+        let beginning = Beginning {
+            tag: *tag,
+            scratch: buffers.scratch,
+            outputs: &buffers.outputs,
+            remote_scratch,
+            pairs,
+        };
+        (&self.prepared.peers, *context, beginning)
     }
 
     /// The rank that must leave earlier operations behind before this one may touch scratch;
     /// none when the gate is open.
     pub(crate) fn gate(&mut self, fabric: &mut dyn Fabric) -> Option<Rank> {
-        while let Some(peer) = self.gate.ranks.get(self.ready) {
-            if !fabric.has_completed(*peer, self.gate.operations) {
+        if self.operations == 0 {
+            return None;
+        }
+        while let Some(peer) = self.neighbours.get(self.ready) {
+            if !fabric.has_completed(*peer, self.operations) {
                 return Some(*peer);
             }
             self.ready += 1;
@@ -156,14 +225,14 @@ impl Execution {
         if let Some(peer) = self.gate(fabric) {
             return Ok(Progress::Blocked(peer));
         }
-        let prepared = Arc::clone(&self.prepared);
+        let Self { prepared, neighbours, state, .. } = self;
         let (mut moved, mut blocked) = (false, None);
-        for lane in 0..self.lanes.len() {
+        for lane in 0..state.lanes.len() {
             let steps = &prepared.plan.lanes[lane];
-            while let Some(step) = steps.get(self.lanes[lane].step) {
-                match self.step(&prepared.plan, lane, step, fabric)? {
+            while let Some(step) = steps.get(state.lanes[lane].step) {
+                match state.step(prepared, (lane, step), neighbours, fabric)? {
                     None => {
-                        self.lanes[lane].step += 1;
+                        state.lanes[lane].step += 1;
                         moved = true;
                     }
                     Some(peer) => {
@@ -179,7 +248,8 @@ impl Execution {
                     blocked = Some(*peer);
                 }
             }
-            self.undisputed(fabric)?;
+            // Whom the plan waits for is known to have made the same call.
+            state.undisputed(&self.unmet, fabric)?;
         }
         Ok(match blocked {
             None => Progress::Done,
@@ -187,23 +257,26 @@ impl Execution {
             Some(peer) => Progress::Blocked(peer),
         })
     }
+}
 
-    /// Fails if a rank that maps this rank's memory made another call: what was read there may be
-    /// anything.
-    fn undisputed(&self, fabric: &mut dyn Fabric) -> Result<(), Trouble> {
+impl State {
+    /// Fails if one of `ranks`, which map this rank's memory, made another call: what was read
+    /// there may be anything.
+    fn undisputed(&self, ranks: &[Rank], fabric: &mut dyn Fabric) -> Result<(), Trouble> {
         // The partner of the fence in `post`: what was read comes before the look at the posts.
         fence(Ordering::Acquire);
-        self.gate.ranks.iter().try_for_each(|peer| fabric.undisputed(*peer, self.tag))
+        ranks.iter().try_for_each(|peer| fabric.undisputed(*peer, self.tag))
     }
 
     /// One step; the peer it must wait for, if it must.
     fn step(
         &mut self,
-        plan: &RankPlan,
-        lane: usize,
-        step: &Step,
+        prepared: &Prepared,
+        (lane, step): (usize, &Step),
+        neighbours: &[Rank],
         fabric: &mut dyn Fabric,
     ) -> Result<Option<Rank>, Trouble> {
+        let part = prepared.lane_parts[lane];
         match *step {
             Step::Wait { peer, flag, count } => {
                 let reached = fabric.reached(peer, (self.context, lane), flag, count)?;
@@ -211,20 +284,20 @@ impl Execution {
             }
             Step::Signal { peer, flag } => {
                 if fabric.window(peer).is_none() {
-                    self.undisputed(fabric)?;
+                    self.undisputed(neighbours, fabric)?;
                 }
                 let done = fabric.signal(peer, self.context, lane, flag)?;
                 return Ok((!done).then_some(peer));
             }
             Step::Put { peer, source, target, signal } => {
                 if fabric.window(peer).is_none() {
-                    self.undisputed(fabric)?;
+                    self.undisputed(neighbours, fabric)?;
                 }
                 let request = PutRequest {
                     context: self.context,
                     lane,
-                    source: self.address(lane, &source, fabric),
-                    bytes: self.bytes(lane, &source),
+                    source: self.address(part, &source, fabric),
+                    bytes: self.bytes(part, &source),
                     target,
                     signal,
                 };
@@ -235,19 +308,31 @@ impl Execution {
                 *cursor = 0;
             }
             Step::Copy { source, target } => {
-                let from = self.address(lane, &source, fabric);
-                let to = self.address(lane, &target, fabric);
+                let from = self.address(part, &source, fabric);
+                let to = self.address(part, &target, fabric);
                 if !std::ptr::eq(from, to) {
                     // SAFETY:
                     // * both spans lie inside their areas: `address` checked it;
                     // * a verified plan orders this copy against all other accesses to them;
                     // * `copy` (not `copy_nonoverlapping`): user buffers of an in-place call may
                     //   overlap, and no reference to the bytes is made.
-                    unsafe { std::ptr::copy(from, to, self.bytes(lane, &source)) };
+                    unsafe { std::ptr::copy(from, to, self.bytes(part, &source)) };
                 }
             }
             Step::Reduce { first, operands, target, finish } => {
-                self.reduce(lane, plan.operands(first, operands), (&target, finish), fabric);
+                let operands = prepared.plan.operands(first, operands);
+                self.reduce(part, operands, (&target, finish), fabric);
+            }
+            Step::Show { source, card } => {
+                let (from, bytes) =
+                    (self.address(part, &source, fabric), self.bytes(part, &source));
+                // SAFETY: the span lies inside its area: `address` checked it; a verified plan
+                // orders the read against all writes.
+                unsafe { fabric.show(self.tag, card, from, bytes) };
+            }
+            Step::See { peer, card } => {
+                let seen = fabric.seen(peer, self.tag, card)?;
+                return Ok((!seen).then_some(peer));
             }
         }
         Ok(None)
@@ -255,21 +340,21 @@ impl Execution {
 
     fn reduce(
         &mut self,
-        lane: usize,
+        part: usize,
         operands: &[Operand],
         (target, finish): (&Span, bool),
         fabric: &mut dyn Fabric,
     ) {
         self.operands.clear();
         for operand in operands {
-            let address = self.address(lane, &operand.span, fabric).cast_const();
-            let scales = &self.part(lane).scales;
+            let address = self.address(part, &operand.span, fabric).cast_const();
+            let scales = &self.parts[part].scales;
             let scale = operand.fresh.and_then(|rank| scales.get(rank as usize)).copied();
             self.operands.push(reduce::Operand { address, form: operand.span.form, scale });
         }
-        let to = self.address(lane, target, fabric);
+        let to = self.address(part, target, fabric);
         let count = usize::try_from(target.count).expect("counts fit the address space");
-        let kernel = self.part(lane).kernel.as_ref().expect("a call that reduces has a kernel");
+        let kernel = self.parts[part].kernel.as_ref().expect("a call that reduces has a kernel");
         // SAFETY:
         // * every span lies inside its area: `address` checked it;
         // * a verified plan orders the reads and the write against all other accesses;
@@ -277,17 +362,14 @@ impl Execution {
         unsafe { kernel.reduce(to, target.form, finish, &self.operands, count) };
     }
 
-    fn part(&self, lane: usize) -> &Part {
-        &self.parts[self.prepared.lane_parts[lane]]
-    }
-
-    fn bytes(&self, lane: usize, span: &Span) -> usize {
-        usize::try_from(span.bytes(self.part(lane).data_type)).expect("spans fit the address space")
+    fn bytes(&self, part: usize, span: &Span) -> usize {
+        usize::try_from(span.bytes(self.parts[part].data_type))
+            .expect("spans fit the address space")
     }
 
     /// The address of a span. Plans are proved before they run, so a span outside its area is a
     /// broken invariant, not bad input.
-    fn address(&self, lane: usize, span: &Span, fabric: &dyn Fabric) -> *mut u8 {
+    fn address(&self, part: usize, span: &Span, fabric: &dyn Fabric) -> *mut u8 {
         let (area, base) = match span.region {
             Region::Input(index) => (self.buffers.inputs[usize::from(index)], 0),
             Region::Output(index) => (self.buffers.outputs[usize::from(index)], 0),
@@ -296,8 +378,12 @@ impl Execution {
                 fabric.window(peer).expect("plans use windows of mapped peers only"),
                 self.buffers.scratch_base,
             ),
+            Region::Card(peer) => (
+                fabric.cards(peer, self.tag).expect("plans see cards of mapped peers only"),
+                CARD_HEAD,
+            ),
         };
-        area.at(base + span.offset, span.bytes(self.part(lane).data_type))
+        area.at(base + span.offset, span.bytes(self.parts[part].data_type))
             .unwrap_or_else(|| panic!("{span:?} lies outside its area of {} bytes", area.bytes))
     }
 }

@@ -1,13 +1,16 @@
 //! The links of a communicator as the world its executions run in, and how it waits.
 
+#![allow(unsafe_code, reason = "writes to cards, which peers map")]
+
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::Fabric;
-use crate::plan::plan::Flag;
+use super::{CARD_HEAD, Fabric};
+use crate::plan::plan::{CARD_BYTES, CARD_STRIDE, Flag};
 use crate::plan::types::Rank;
+use crate::sync::atomic::{Ordering, fence};
 use crate::transport::shm::{Bell, Segment, flags};
 use crate::transport::{Area, Context, Link, OperationTag, PutRequest, Trouble};
 
@@ -61,7 +64,7 @@ impl Links {
     }
 
     /// Sleeps until a peer signals, a socket is ready, the bell rings, or `limit` has passed.
-    pub(crate) fn sleep(&self, peers: &[Rank], limit: Duration) {
+    pub(crate) fn sleep<'a>(&self, peers: impl Iterator<Item = &'a Rank>, limit: Duration) {
         let mut wanted: Vec<(BorrowedFd<'_>, PollFlags)> = vec![(self.bell.as_fd(), PollFlags::IN)];
         for peer in peers {
             if let Some(link) = &self.links[*peer as usize] {
@@ -127,5 +130,31 @@ impl Fabric for Links {
 
     fn window(&self, peer: Rank) -> Option<Area> {
         self.links[peer as usize].as_ref().and_then(|link| link.window())
+    }
+
+    unsafe fn show(&mut self, tag: OperationTag, card: u16, source: *const u8, bytes: usize) {
+        let at = self.own.cards(tag.sequence) + u64::from(card) * CARD_STRIDE + CARD_HEAD;
+        assert!(bytes as u64 <= CARD_BYTES, "plans are proved before they run");
+        let target = self.own.area().at(at, CARD_BYTES).expect("cards are inside the segment");
+        // SAFETY:
+        // * the target is inside this rank's segment, and the length was checked just now;
+        // * the caller vouches for the source;
+        // * nobody reads the card before it is turned up, and who read what it showed before has
+        //   completed that operation.
+        unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) };
+        flags::turn_up(self.own.card(tag.sequence, card), tag.tag, tag.sequence);
+        // Who lies down looks once more after its fence; this is the other one.
+        fence(Ordering::SeqCst);
+        for link in self.links.iter_mut().flatten() {
+            link.wake();
+        }
+    }
+
+    fn seen(&mut self, peer: Rank, tag: OperationTag, card: u16) -> Result<bool, Trouble> {
+        self.link(peer).seen(tag, card)
+    }
+
+    fn cards(&self, peer: Rank, tag: OperationTag) -> Option<Area> {
+        self.links[peer as usize].as_ref().and_then(|link| link.cards(tag.sequence))
     }
 }

@@ -22,7 +22,7 @@ pub(crate) use segment::{GENERATIONS, Layout, Segment};
 use super::{
     Area, Beginning, Context, Link, LinkDescription, OperationTag, Pair, PutRequest, Trouble,
 };
-use crate::plan::plan::{FLAGS_MAX, Flag, Region};
+use crate::plan::plan::{CARD_STRIDE, CARDS_MAX, FLAGS_MAX, Flag, Region};
 use crate::plan::types::Rank;
 use crate::sync::atomic::{Ordering, fence};
 
@@ -93,6 +93,13 @@ impl ShmLink {
         }
     }
 
+    /// The peer is in collective `sequence`, or further, with the calls made here: it has completed
+    /// all before.
+    fn has_entered(&mut self, sequence: u64) {
+        self.agreed = self.agreed.max(sequence + 1);
+        self.done = self.done.max(sequence);
+    }
+
     /// Compares calls up to `sequence` with those the peer has announced: whether it has entered
     /// all of them.
     fn agree(&mut self, sequence: u64) -> Result<bool, Trouble> {
@@ -129,11 +136,11 @@ pub(crate) fn announce(own: &Segment, tag: OperationTag) {
 }
 
 impl Link for ShmLink {
-    fn begin(&mut self, context: Context, beginning: &Beginning) {
+    fn begin(&mut self, context: Context, beginning: &Beginning<'_>) {
         let counters = &mut self.contexts[context as usize];
         counters.tag = beginning.tag;
         counters.remote_scratch = beginning.remote_scratch;
-        counters.pair = beginning.pairs.as_ref().map(|pairs| pairs[self.peer as usize]);
+        counters.pair = beginning.pairs.map(|pairs| pairs[self.peer as usize]);
         if let Some(pair) = counters.pair {
             let sequence = beginning.tag.sequence;
             flags::post(self.own.pair(self.peer, sequence), sequence, pair.word());
@@ -192,7 +199,7 @@ impl Link for ShmLink {
         if tag == counters.tag.tag {
             // The tag of a collective covers all that came before it.
             if context == Context::Collective {
-                self.agreed = sequence + 1;
+                self.has_entered(sequence);
             }
         } else if context != Context::Collective {
             // Messages are never ahead: each is drained before the next.
@@ -208,6 +215,36 @@ impl Link for ShmLink {
 
     fn window(&self) -> Option<Area> {
         Some(self.theirs.area())
+    }
+
+    fn seen(&mut self, tag: OperationTag, card: u16) -> Result<bool, Trouble> {
+        match flags::look(self.theirs.card(tag.sequence, card), tag.tag, tag.sequence) {
+            None => Ok(false),
+            Some(true) => {
+                self.has_entered(tag.sequence);
+                Ok(true)
+            }
+            Some(false) => {
+                self.agree(tag.sequence)?;
+                Err(Trouble::Mismatch { peer: self.peer, sequence: tag.sequence })
+            }
+        }
+    }
+
+    fn cards(&self, sequence: u64) -> Option<Area> {
+        let bytes = CARDS_MAX * usize::try_from(CARD_STRIDE).unwrap_or(usize::MAX);
+        let address = self.theirs.area().at(self.theirs.cards(sequence), bytes as u64)?;
+        Some(Area { address, bytes })
+    }
+
+    fn wake(&mut self) {
+        if flags::sleeps(self.theirs.sleeping()) {
+            self.bell.ring();
+        }
+    }
+
+    fn completed(&self) -> u64 {
+        self.done
     }
 
     fn has_completed(&mut self, operations: u64) -> bool {

@@ -14,7 +14,9 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::PollFlags;
 
-use super::{Beginning, Context, Link, LinkDescription, OperationTag, Pair, PutRequest, Trouble};
+use super::{
+    Area, Beginning, Context, Link, LinkDescription, OperationTag, Pair, PutRequest, Trouble,
+};
 use crate::plan::plan::{FLAGS_MAX, Flag, Landing, Region};
 use crate::plan::types::Rank;
 use connection::Connection;
@@ -24,7 +26,11 @@ use stream::Stream;
 /// What a link knows of the operation it is in, per context.
 #[derive(Debug)]
 struct Current {
-    beginning: Option<Beginning>,
+    /// The operation's place in the sequence, while there is one.
+    sequence: Option<u64>,
+    /// Where puts may land.
+    scratch: Area,
+    outputs: Vec<Area>,
     /// The tag of what is sent, and the one that what comes must have: the operation's, and what
     /// the two ends of this link must agree on besides.
     tags: (u32, u32),
@@ -67,7 +73,9 @@ impl<S: Stream> TcpLink<S> {
         let connections =
             streams.into_iter().map(|stream| Connection::new(stream, ahead)).collect();
         let blank = || Current {
-            beginning: None,
+            sequence: None,
+            scratch: Area { address: std::ptr::null_mut(), bytes: 0 },
+            outputs: Vec::new(),
             tags: (0, 0),
             raised: Box::new([0; FLAGS_MAX]),
             announced: false,
@@ -81,7 +89,7 @@ impl<S: Stream> TcpLink<S> {
 
     fn header(&self, kind: Kind, context: Context, flag: Option<Flag>) -> Header {
         let current = &self.contexts[context as usize];
-        let sequence = current.beginning.as_ref().map_or(u64::MAX, |begun| begun.tag.sequence);
+        let sequence = current.sequence.unwrap_or(u64::MAX);
         let tag = OperationTag { sequence, tag: current.tags.0 };
         let target = Landing { region: Region::Scratch, offset: 0 };
         Header { kind, context, tag, flag, target, bytes: 0 }
@@ -126,16 +134,16 @@ fn admit(
 ) -> Result<connection::Admission, connection::Failure> {
     use connection::{Admission, Failure};
     let current = &contexts[header.context.at_peer() as usize];
-    let Some(beginning) = &current.beginning else {
+    let Some(sequence) = current.sequence else {
         return Ok(if header.kind == Kind::Announce { Admission::Skip } else { Admission::Hold });
     };
-    if header.tag.sequence == beginning.tag.sequence {
+    if header.tag.sequence == sequence {
         if header.tag.tag != current.tags.1 {
             return Err(Failure::Mismatch { sequence: header.tag.sequence });
         }
     } else if header.kind == Kind::Announce {
         return Ok(Admission::Skip);
-    } else if header.tag.sequence > beginning.tag.sequence {
+    } else if header.tag.sequence > sequence {
         return Ok(Admission::Hold);
     } else {
         // It is over here, where the call made did not ask for this frame.
@@ -145,8 +153,8 @@ fn admit(
         return Ok(if header.kind == Kind::Announce { Admission::Skip } else { Admission::Done });
     }
     let area = match header.target.region {
-        Region::Output(index) => beginning.outputs.get(usize::from(index)).copied(),
-        _ => Some(beginning.scratch),
+        Region::Output(index) => current.outputs.get(usize::from(index)).copied(),
+        _ => Some(current.scratch),
     };
     area.and_then(|area| area.at(header.target.offset, header.bytes))
         .map(Admission::Payload)
@@ -159,11 +167,14 @@ fn admit(
 }
 
 impl<S: Stream> Link for TcpLink<S> {
-    fn begin(&mut self, context: Context, beginning: &Beginning) {
+    fn begin(&mut self, context: Context, beginning: &Beginning<'_>) {
         let current = &mut self.contexts[context as usize];
-        let pair = Pair::of(beginning.pairs.as_deref(), self.peer);
+        let pair = Pair::of(beginning.pairs, self.peer);
         current.tags = (beginning.tag.tag ^ pair.sent, beginning.tag.tag ^ pair.received);
-        current.beginning = Some(beginning.clone());
+        current.sequence = Some(beginning.tag.sequence);
+        current.scratch = beginning.scratch;
+        current.outputs.clear();
+        current.outputs.extend_from_slice(beginning.outputs);
         current.raised.fill(0);
         current.announced = false;
         for connection in &mut self.connections {
@@ -172,7 +183,7 @@ impl<S: Stream> Link for TcpLink<S> {
     }
 
     fn end(&mut self, context: Context, _received: &[(Flag, u32)]) {
-        self.contexts[context as usize].beginning = None;
+        self.contexts[context as usize].sequence = None;
     }
 
     fn put(&mut self, request: &PutRequest, cursor: &mut usize) -> Result<bool, Trouble> {
@@ -250,7 +261,7 @@ impl<S: Stream> Link for TcpLink<S> {
     ) -> Result<(), Trouble> {
         let pair = Pair::of(pairs, self.peer);
         let current = &mut self.contexts[context as usize];
-        let entered = current.beginning.as_ref().is_some_and(|beginning| beginning.tag == tag);
+        let entered = current.sequence == Some(tag.sequence);
         if !std::mem::replace(&mut current.announced, true) && self.connections[0].ended().is_none()
         {
             let mut header = self.header(Kind::Announce, context, None);

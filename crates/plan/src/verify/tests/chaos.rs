@@ -3,9 +3,9 @@
 //! A second opinion on what the verifier lets pass, made without its ideas: no clocks, no runs, no
 //! witnesses. A value is a sum of everything folded in and a hash of how.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::plan::{Flag, Landing, Plan, Region, Span, Step};
+use crate::plan::{CARD_STRIDE, Flag, Landing, Plan, Region, Span, Step};
 use crate::problem::Problem;
 use crate::types::{Collective, DataType, Level, Rank};
 
@@ -48,11 +48,12 @@ enum Parcel {
 struct World<'p> {
     plan: &'p Plan,
     data_type: DataType,
-    /// Input, output and scratch of each rank.
-    memory: Vec<[Vec<Byte>; 3]>,
+    /// Input, output, scratch and cards of each rank.
+    memory: Vec<[Vec<Byte>; 4]>,
     /// What is under way from a lane to a rank, oldest first.
     parcels: BTreeMap<(Rank, usize, Rank), VecDeque<Parcel>>,
     counters: BTreeMap<(Rank, Rank, Flag), u32>,
+    shown: BTreeSet<(Rank, u16)>,
     random: u64,
 }
 
@@ -114,7 +115,8 @@ impl<'p> World<'p> {
                     .collect();
                 let room = |bytes: u64| vec![(GARBAGE, 0); usize::try_from(bytes).unwrap()];
                 let output = problem.output_count(rank) * size;
-                [input, room(output), room(part.scratch_bytes)]
+                let cards = u64::from(part.cards) * CARD_STRIDE;
+                [input, room(output), room(part.scratch_bytes), room(cards)]
             })
             .collect();
         Self {
@@ -123,6 +125,7 @@ impl<'p> World<'p> {
             memory,
             parcels: BTreeMap::new(),
             counters: BTreeMap::new(),
+            shown: BTreeSet::new(),
             random: mix(seed + 1),
         }
     }
@@ -143,6 +146,7 @@ impl<'p> World<'p> {
             Some(Step::Wait { peer, flag, count }) => {
                 self.counters.get(&(*peer, rank, *flag)).is_some_and(|raised| raised >= count)
             }
+            Some(Step::See { peer, card }) => self.shown.contains(&(*peer, *card)),
             Some(_) => true,
         }
     }
@@ -175,7 +179,14 @@ impl<'p> World<'p> {
                 let queue = self.parcels.entry((rank, lane, peer)).or_default();
                 queue.push_back(Parcel::Signal(flag));
             }
-            Step::Wait { .. } => {}
+            Step::Show { source, card } => {
+                let values = self.read(rank, source);
+                let size = source.form.size(self.data_type);
+                let offset = u64::from(card) * CARD_STRIDE;
+                self.write(rank, Region::Card(rank), offset, &values, size);
+                self.shown.insert((rank, card));
+            }
+            Step::Wait { .. } | Step::See { .. } => {}
         }
     }
 
@@ -200,6 +211,7 @@ impl<'p> World<'p> {
             Region::Output(_) => (rank, 1),
             Region::Scratch => (rank, 2),
             Region::Window(peer) => (peer, 2),
+            Region::Card(peer) => (peer, 3),
         };
         &mut self.memory[rank as usize][space]
     }

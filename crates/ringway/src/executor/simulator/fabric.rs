@@ -117,6 +117,28 @@ impl Fabric for Rough<'_> {
     fn window(&self, peer: Rank) -> Option<Area> {
         self.links.window(peer)
     }
+
+    unsafe fn show(&mut self, tag: OperationTag, card: u16, source: *const u8, bytes: usize) {
+        if self.mutation == Some(Mutation::DropSignals) && self.random.percent(20) {
+            return;
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.links.show(tag, card, source, bytes) };
+    }
+
+    fn seen(&mut self, peer: Rank, tag: OperationTag, card: u16) -> Result<bool, Trouble> {
+        if self.mutation == Some(Mutation::SeeTooEarly) && self.random.percent(20) {
+            return Ok(true);
+        }
+        if self.stalls() {
+            return Ok(false);
+        }
+        self.links.seen(peer, tag, card)
+    }
+
+    fn cards(&self, peer: Rank, tag: OperationTag) -> Option<Area> {
+        self.links.cards(peer, tag)
+    }
 }
 
 /// Bytes `start..end` of a put; the signal belongs to the last of them.

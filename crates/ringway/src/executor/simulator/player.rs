@@ -8,11 +8,11 @@ use super::scenario::Scenario;
 use crate::communicator::ScratchUse;
 use crate::control::{Journal, Report};
 use crate::error::Error;
-use crate::executor::{Buffers, Execution, Gate, Links, Prepared, Progress};
+use crate::executor::{Execution, Links, Prepared, Progress};
 use crate::plan::rng::Random;
 use crate::plan::types::Rank;
 use crate::transport::shm::{self, GENERATIONS, Segment, flags};
-use crate::transport::{Area, Beginning, Context, OperationTag, Trouble};
+use crate::transport::{Area, Context, OperationTag, Pair, Trouble};
 
 /// As in the engine.
 const COMPARE_AFTER_US: u64 = 1_000;
@@ -59,9 +59,10 @@ pub(super) enum Next {
 #[derive(Debug)]
 struct Running {
     execution: Execution,
-    tag: OperationTag,
-    /// What the links are told once the gate is open.
-    beginning: Option<Beginning>,
+    pairs: Option<Arc<[Pair]>>,
+    base: u64,
+    /// Whether the links know of it.
+    begun: bool,
 }
 
 /// See the module's text.
@@ -164,8 +165,10 @@ impl Player {
         let prepared = Arc::clone(&self.prepared[self.operation]);
         let bytes = prepared.plan.scratch_bytes;
         let sequence = self.operation as u64;
-        let (base, operations) = self.scratch.assign(&self.own, bytes, sequence);
-        let gate = Gate { ranks: Arc::clone(&self.neighbours), operations };
+        let (base, mut operations) = self.scratch.assign(&self.own, bytes, sequence);
+        if prepared.plan.cards > 0 {
+            operations = operations.max((sequence + 1).saturating_sub(GENERATIONS as u64));
+        }
         self.note_use(base, bytes);
         let address = self.own.area().at(base, bytes).expect("the layout holds its own parts");
         let scratch = Area { address, bytes: usize::try_from(bytes).expect("mapped") };
@@ -173,18 +176,13 @@ impl Player {
             self.memories[self.operation].iter_mut().map(Memory::areas).unzip();
         let tag = self.tag();
         let pairs = scenario.operation(self.rank, self.operation).pairs(self.rank);
-        let outputs_there = outputs.clone();
-        let beginning =
-            Beginning { tag, scratch, outputs: outputs_there, remote_scratch: base, pairs };
-        let buffers = Buffers { inputs, outputs, scratch, scratch_base: base };
         let parts = scenario.operation(self.rank, self.operation).parts(self.rank);
+        let mut execution = Execution::new(prepared, parts, Arc::clone(&self.neighbours));
+        let context = (Context::Collective, tag);
         // SAFETY: the memories are not touched, moved or dropped before the world ends, and the
         // plan was made for their sizes.
-        let execution = unsafe {
-            let context = (Context::Collective, tag);
-            Execution::new(Arc::clone(&prepared), buffers, parts, context, gate)
-        };
-        self.running = Some(Running { execution, tag, beginning: Some(beginning) });
+        unsafe { execution.begin((&inputs, &outputs), (scratch, base), context, operations) };
+        self.running = Some(Running { execution, pairs, base, begun: false });
         (self.idle_since_us, self.compared_us) = (None, 0);
     }
 
@@ -238,12 +236,11 @@ impl Player {
         }
         if waited_us > COMPARE_AFTER_US && waited_us > 2 * self.compared_us {
             self.compared_us = waited_us;
-            let tag = self.running.as_ref().expect("inside").tag;
-            let pairs = moment.scenario.operation(self.rank, self.operation).pairs(self.rank);
-            let compared = self
-                .links
-                .iter_mut()
-                .try_for_each(|link| link.compare(Context::Collective, tag, pairs.as_deref()));
+            let running = self.running.as_ref().expect("inside");
+            let (context, tag) = running.execution.operation();
+            let pairs = running.pairs.as_deref();
+            let compared =
+                self.links.iter_mut().try_for_each(|link| link.compare(context, tag, pairs));
             if let Err(trouble) = compared {
                 return Next::Fail(Self::report(trouble));
             }
@@ -275,13 +272,15 @@ impl Player {
             stalled: false,
         };
         let peers = &self.prepared[self.operation].peers;
-        if let Some(beginning) = running.beginning.take() {
+        if !running.begun {
             if let Some(peer) = running.execution.gate(&mut fabric) {
-                running.beginning = Some(beginning);
                 return Ok((self.links.poll(peers)?, false, Some(peer)));
             }
-            for peer in peers {
-                fabric.links.link(*peer).begin(Context::Collective, &beginning);
+            running.begun = true;
+            let (told, context, beginning) =
+                running.execution.beginning(running.base, running.pairs.as_deref());
+            for peer in told {
+                fabric.links.link(*peer).begin(context, &beginning);
             }
         }
         let progress = running.execution.poll(&mut fabric)?;

@@ -203,7 +203,18 @@ impl Fault {
 impl Operation {
     fn draw(random: &mut Random, ranks: u32, hosts: &[u32], most: u64) -> Self {
         let pieces = if random.percent(10) { 2 + random.below(2) } else { 1 };
-        Self { pieces: (0..pieces).map(|_| Piece::draw(random, ranks, hosts, most)).collect() }
+        loop {
+            let pieces = (0..pieces).map(|_| Piece::draw(random, ranks, hosts, most)).collect();
+            let drawn = Self { pieces };
+            if drawn.fits() {
+                return drawn;
+            }
+        }
+    }
+
+    /// Whether there are cards for all pieces: for one, surely.
+    fn fits(&self) -> bool {
+        self.pieces.iter().filter(|piece| piece.algorithm == Algorithm::Tiny).count() < 2
     }
 
     /// The same operation with something else in its first piece.
@@ -211,7 +222,7 @@ impl Operation {
         loop {
             let mut other = self.clone();
             other.pieces[0] = Piece::draw(random, ranks, hosts, 100);
-            if self.signature(0).tag() != other.signature(0).tag() {
+            if other.fits() && self.signature(0).tag() != other.signature(0).tag() {
                 return other;
             }
         }

@@ -1,5 +1,5 @@
-//! The four protocols that ranks speak through shared words: counters, completed operations,
-//! posts, and the sleeper's bell.
+//! The five protocols that ranks speak through shared words: counters, cards, completed
+//! operations, posts, and the sleeper's bell.
 //!
 //! They are plain functions over atomics, so that loom can run them (`loom` tests below) exactly
 //! as production does.
@@ -25,6 +25,28 @@ pub(crate) fn read(word: &AtomicU64) -> (u32, u32) {
 /// Whether `count` signals have come since `base`; counters wrap around.
 pub(crate) fn reached(count: u32, base: u32, wanted: u32) -> bool {
     count.wrapping_sub(base).wrapping_sub(wanted) < u32::MAX / 2
+}
+
+/// Turns up a card of operation `sequence` with this tag: what is on it was written before.
+///
+/// # Memory ordering
+/// Release; its partner is the acquire load in [`look`]. The word differs from all that stood
+/// there before: a card is used again only by a much later operation.
+pub(crate) fn turn_up(word: &AtomicU64, tag: u32, sequence: u64) {
+    word.store(card_word(tag, sequence), Ordering::Release);
+}
+
+/// Whether a card of operation `sequence` has been turned up: with this tag, or with another.
+/// See [`turn_up`].
+pub(crate) fn look(word: &AtomicU64, tag: u32, sequence: u64) -> Option<bool> {
+    let expected = card_word(tag, sequence);
+    let found = word.load(Ordering::Acquire);
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half of the word")]
+    (found as u32 == expected as u32).then_some(found == expected)
+}
+
+fn card_word(tag: u32, sequence: u64) -> u64 {
+    u64::from(tag) << 32 | (sequence.wrapping_add(1) & 0xffff_ffff)
 }
 
 /// Says that this rank has completed its first `count` collectives: peers may use their scratch
@@ -86,6 +108,11 @@ pub(crate) fn get_up(sleeping: &AtomicU32) {
 /// See [`lie_down`].
 pub(crate) fn must_ring(sleeping: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);
+    sleeps(sleeping)
+}
+
+/// As [`must_ring`], where the caller has fenced: one fence serves for all who may sleep.
+pub(crate) fn sleeps(sleeping: &AtomicU32) -> bool {
     sleeping.load(Ordering::Relaxed) != 0 && sleeping.swap(0, Ordering::AcqRel) != 0
 }
 
@@ -100,6 +127,16 @@ mod tests {
         assert!(reached(2, u32::MAX - 1, 4));
         assert!(!reached(u32::MAX, u32::MAX - 1, 2));
         assert!(reached(7, 3, 0));
+    }
+
+    #[test]
+    fn a_card_is_of_one_operation_and_one_call() {
+        let word = AtomicU64::new(0);
+        assert_eq!(look(&word, 7, 0), None);
+        turn_up(&word, 7, 3);
+        assert_eq!(look(&word, 7, 3), Some(true));
+        assert_eq!(look(&word, 8, 3), Some(false));
+        assert_eq!(look(&word, 7, 11), None);
     }
 
     #[test]
@@ -235,6 +272,39 @@ mod loom_tests {
     /// Whether a slot is being written.
     fn peer_is_between(stamp: &AtomicU64) -> bool {
         stamp.load(Ordering::Acquire) != 1
+    }
+
+    /// A card of operation 0 is read while it shows operation 0, and overwritten only when its reader
+    /// is done with it.
+    #[test]
+    fn loom_a_card_shows_what_was_written() {
+        loom::model(|| {
+            let shared = shared();
+            let done = Arc::new(AtomicU64::new(0));
+            let (other, gate) = (Arc::clone(&shared), Arc::clone(&done));
+            let owner = thread::spawn(move || {
+                for (round, value) in [(0, 41), (8, 42)] {
+                    while round > 0 && completed(&gate) < 1 {
+                        thread::yield_now();
+                    }
+                    // SAFETY: loom checks that nobody else touches the payload meanwhile.
+                    #[expect(unsafe_code, reason = "loom's cell checks every access")]
+                    other.payload.with_mut(|payload| unsafe { *payload = value });
+                    turn_up(&other.word, 7, round);
+                }
+            });
+            for (round, value) in [(0, 41), (8, 42)] {
+                while look(&shared.word, 7, round) != Some(true) {
+                    thread::yield_now();
+                }
+                // SAFETY: the card has been seen; loom checks that this orders the access.
+                #[expect(unsafe_code, reason = "loom's cell checks every access")]
+                let seen = shared.payload.with(|payload| unsafe { *payload });
+                assert_eq!(seen, value);
+                complete(&done, 1);
+            }
+            owner.join().unwrap();
+        });
     }
 
     /// The owner reads its scratch in operation 0 and completes it; a peer that is in operation

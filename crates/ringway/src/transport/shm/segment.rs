@@ -5,7 +5,8 @@
 //! 64     │ sleeping   (own cache line: set by the owner, taken by   │
 //! 128    │ done        whoever rings)                              │
 //! 1024   │ announcements: 64 × (sequence, tag)                     │
-//! 4096   │ counters raised here: rank 0 │ rank 1 │ …               │
+//! 4096   │ cards: 8 generations of 16 cache lines                   │
+//! 12288  │ counters raised here: rank 0 │ rank 1 │ …               │
 //!        │   each 128 collective · 8 send · 8 receive words        │
 //!        ├ pairs: rank 0 │ rank 1 │ …    each 16 × (sequence, pair) │
 //!        ├ message slots: rank 0 │ rank 1 │ …                      │
@@ -25,7 +26,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
-use crate::plan::plan::FLAGS_MAX;
+use crate::plan::plan::{CARD_STRIDE, CARDS_MAX, FLAGS_MAX};
 use crate::plan::types::Rank;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::transport::{Area, Context};
@@ -34,7 +35,8 @@ const MAGIC: u64 = 0x5249_4e47_5741_5931; // "RINGWAY1"
 const SLEEPING: usize = 64;
 const DONE: usize = 128;
 const ANNOUNCEMENTS: usize = 1024;
-const COUNTERS: usize = 4096;
+const CARDS: usize = 4096;
+const COUNTERS: usize = CARDS + GENERATIONS * CARDS_MAX * CARD_STRIDE as usize;
 
 /// Announcements kept; more than operations a peer can be ahead.
 pub(crate) const ANNOUNCED: u64 = 64;
@@ -241,6 +243,18 @@ impl Segment {
         let index = u64::from(peer) * PAIRED + sequence % PAIRED;
         let offset = usize::try_from(self.layout.pairs() + index * 16).expect("mapped");
         (self.word64(offset), self.word64(offset + 8))
+    }
+
+    /// Where the cards of operation `sequence` begin.
+    pub(crate) fn cards(&self, sequence: u64) -> u64 {
+        let generation = sequence % GENERATIONS as u64;
+        CARDS as u64 + generation * CARDS_MAX as u64 * CARD_STRIDE
+    }
+
+    /// The word of a card that says whose values are on it.
+    pub(crate) fn card(&self, sequence: u64, card: u16) -> &AtomicU64 {
+        let offset = self.cards(sequence) + u64::from(card) * CARD_STRIDE;
+        self.word64(usize::try_from(offset).expect("mapped"))
     }
 
     /// The counter `flag` that `rank` raises here.
