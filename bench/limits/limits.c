@@ -1,0 +1,378 @@
+/* What the machine itself can do, as JSON lines.  bench/README.md says how limits follow from it.
+ *
+ *   reduce, gather   the two halves of an all-reduce, bare: threads that see each other's buffers,
+ *                    each on a core of its own.  A thread adds its slice of every other's buffer to
+ *                    its own, then copies every other's slice.  Each line it reads was just written
+ *                    by another core.  Only this is timed: no flags, no barriers, no calls.
+ *   memcpy           all threads copy private memory that is in no cache
+ *   tcp              every thread sends to the next and receives from the one before, loopback
+ *   flag_hop         half a round trip of a flag between two cores
+ *   tcp_hop          half a round trip of 8 bytes over loopback, both ends polling
+ *
+ * BENCH_CPUS: where thread i runs.  BENCH_RANKS: how many threads, a list.  BENCH_SIZES: bytes.
+ * BENCH_SECONDS: for one figure.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { THREADS_MOST = 256, ROUNDS_MOST = 2048, ROUNDS_LEAST = 7, BLOCK_FLOATS = 1024 };
+static const size_t MEMCPY_BYTES = (size_t)128 << 20, TCP_CHUNK = (size_t)256 << 10;
+
+static int cpus[THREADS_MOST], cpu_count;
+static double seconds;
+
+static const char *variable(const char *name, const char *otherwise) {
+    const char *value = getenv(name);
+    return value && *value ? value : otherwise;
+}
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+static void fail(const char *what) {
+    fprintf(stderr, "limits: %s: %s\n", what, strerror(errno));
+    exit(1);
+}
+
+static void *pages(size_t bytes) {
+    void *memory = aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+    if (!memory) fail("memory");
+    memset(memory, 0, bytes);
+    return memory;
+}
+
+static void pin(int thread) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET((size_t)cpus[thread], &set);
+    if (sched_setaffinity(0, sizeof set, &set)) fail("pinning to a core");
+}
+
+static void relax(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median(double *values, int count) {
+    qsort(values, (size_t)count, sizeof *values, compare_doubles);
+    return 0.5 * (values[(count - 1) / 2] + values[count / 2]);
+}
+
+/* ---- a barrier that spins, and gives way when something else runs on a core ---- */
+
+static struct {
+    _Alignas(128) atomic_int arrived;
+    _Alignas(128) atomic_int round;
+} gate;
+
+static void gate_wait(int threads) {
+    int round = atomic_load_explicit(&gate.round, memory_order_acquire);
+    if (atomic_fetch_add_explicit(&gate.arrived, 1, memory_order_acq_rel) + 1 == threads) {
+        atomic_store_explicit(&gate.arrived, 0, memory_order_relaxed);
+        atomic_store_explicit(&gate.round, round + 1, memory_order_release);
+        return;
+    }
+    for (long spins = 0; atomic_load_explicit(&gate.round, memory_order_acquire) == round; spins++) {
+        if (spins > 100000) sched_yield();
+        relax();
+    }
+}
+
+/* ---- threads of one figure ---- */
+
+struct team {
+    int threads;
+    size_t floats; /* of a whole buffer */
+    float *buffer[THREADS_MOST];
+    double *times[THREADS_MOST]; /* seconds of each round; even: reduce, odd: gather */
+    double rate[THREADS_MOST];   /* bytes per second */
+    int out[THREADS_MOST], in[THREADS_MOST];
+    atomic_int rounds; /* 0 while the first thread has not decided to stop */
+};
+
+struct member {
+    struct team *team;
+    int index;
+};
+
+static void run_team(struct team *team, void *(*body)(void *)) {
+    pthread_t id[THREADS_MOST];
+    struct member members[THREADS_MOST];
+    atomic_store(&gate.arrived, 0);
+    for (int i = 0; i < team->threads; i++) {
+        members[i] = (struct member){team, i};
+        if (pthread_create(&id[i], NULL, body, &members[i])) fail("thread");
+    }
+    for (int i = 0; i < team->threads; i++) pthread_join(id[i], NULL);
+}
+
+/* ---- core to core ---- */
+
+static void add_into(float *restrict sum, const float *restrict other, size_t count) {
+    for (size_t i = 0; i < count; i++) sum[i] += other[i];
+}
+
+/* Adds this thread's slice of every other buffer; in blocks, so that the sum stays in the first cache. */
+static void reduce(const struct team *team, int me, size_t slice) {
+    for (size_t from = (size_t)me * slice, end = from + slice; from < end; from += BLOCK_FLOATS) {
+        size_t count = end - from < BLOCK_FLOATS ? end - from : BLOCK_FLOATS;
+        for (int k = 1; k < team->threads; k++)
+            add_into(team->buffer[me] + from, team->buffer[(me + k) % team->threads] + from, count);
+    }
+}
+
+static void gather(const struct team *team, int me, size_t slice) {
+    for (int k = 1; k < team->threads; k++) {
+        int other = (me + k) % team->threads;
+        size_t from = (size_t)other * slice;
+        memcpy(team->buffer[me] + from, team->buffer[other] + from, slice * sizeof(float));
+    }
+}
+
+static void *exchange_thread(void *argument) {
+    struct member *m = argument;
+    struct team *team = m->team;
+    int me = m->index, round = 0;
+    size_t slice = team->floats / (size_t)team->threads;
+    pin(me);
+    team->buffer[me] = pages(team->floats * sizeof(float)); /* touched by its own core */
+    gate_wait(team->threads);
+    for (double until = now() + seconds;; round++) {
+        gate_wait(team->threads);
+        double t0 = now();
+        reduce(team, me, slice);
+        double t1 = now();
+        gate_wait(team->threads);
+        double t2 = now();
+        gather(team, me, slice);
+        double t3 = now();
+        team->times[me][2 * round] = t1 - t0;
+        team->times[me][2 * round + 1] = t3 - t2;
+        if (me == 0 && round + 1 >= ROUNDS_LEAST && (now() > until || round + 1 == ROUNDS_MOST))
+            atomic_store(&team->rounds, round + 1);
+        gate_wait(team->threads);
+        if (atomic_load(&team->rounds)) break;
+    }
+    gate_wait(team->threads);
+    free(team->buffer[me]);
+    return NULL;
+}
+
+static void exchange(int threads, size_t bytes) {
+    static const char *const names[] = {"reduce", "gather"};
+    static struct team team;
+    memset(&team, 0, sizeof team);
+    team.threads = threads;
+    team.floats = bytes / sizeof(float) / (size_t)threads * (size_t)threads;
+    if (!team.floats) return;
+    for (int i = 0; i < threads; i++) team.times[i] = pages(2 * ROUNDS_MOST * sizeof(double));
+    run_team(&team, exchange_thread);
+    int rounds = atomic_load(&team.rounds);
+    for (int half = 0; half < 2; half++) {
+        double slowest[ROUNDS_MOST];
+        for (int r = 1; r < rounds; r++) { /* the first only warms up */
+            slowest[r - 1] = 0;
+            for (int i = 0; i < threads; i++)
+                if (team.times[i][2 * r + half] > slowest[r - 1]) slowest[r - 1] = team.times[i][2 * r + half];
+        }
+        double time = median(slowest, rounds - 1);
+        double moved = (double)(team.floats * sizeof(float)) * (threads - 1) / threads;
+        printf("{\"limit\":\"%s\",\"ranks\":%d,\"size\":%zu,\"time_us\":%.3f,\"GBs\":%.3f}\n", names[half], threads,
+               bytes, 1e6 * time, 1e-9 * moved / time);
+    }
+    fflush(stdout);
+    for (int i = 0; i < threads; i++) free(team.times[i]);
+}
+
+/* ---- memory ---- */
+
+static void *memcpy_thread(void *argument) {
+    struct member *m = argument;
+    double times[64];
+    int count = 0;
+    pin(m->index);
+    char *from = pages(MEMCPY_BYTES), *to = pages(MEMCPY_BYTES);
+    gate_wait(m->team->threads);
+    for (double until = now() + seconds; count < 64 && (count < 3 || now() < until); count++) {
+        double started = now();
+        memcpy(to, from, MEMCPY_BYTES);
+        __asm__ volatile("" ::"r"(to) : "memory");
+        times[count] = now() - started;
+    }
+    m->team->rate[m->index] = (double)MEMCPY_BYTES / median(times, count);
+    free(from);
+    free(to);
+    return NULL;
+}
+
+/* ---- TCP over loopback ---- */
+
+static void tcp_pair(int ends[2]) {
+    int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    if (bind(listener, (struct sockaddr *)&address, length) || listen(listener, 1) ||
+        getsockname(listener, (struct sockaddr *)&address, &length))
+        fail("listening on loopback");
+    ends[0] = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(ends[0], (struct sockaddr *)&address, length)) fail("connecting over loopback");
+    ends[1] = accept(listener, NULL, NULL);
+    close(listener);
+    for (int i = 0; i < 2; i++) setsockopt(ends[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+}
+
+static void *tcp_thread(void *argument) {
+    struct member *m = argument;
+    struct team *team = m->team;
+    int me = m->index, out = team->out[me], in = team->in[me];
+    pin(me);
+    char *sent = pages(TCP_CHUNK), *received = pages(TCP_CHUNK);
+    struct pollfd ends[2] = {{out, POLLOUT, 0}, {in, POLLIN, 0}};
+    gate_wait(team->threads);
+    double started = now(), counted_from = started + 0.5 * seconds, first = 0, time;
+    size_t got = 0;
+    while ((time = now()) < started + 1.5 * seconds) {
+        ssize_t wrote = send(out, sent, TCP_CHUNK, MSG_DONTWAIT | MSG_NOSIGNAL);
+        ssize_t read = recv(in, received, TCP_CHUNK, MSG_DONTWAIT);
+        if (first > 0 && read > 0) got += (size_t)read;
+        if (first <= 0 && time > counted_from) first = now(); /* windows have opened by now */
+        if (wrote <= 0 && read <= 0) poll(ends, 2, 10);
+    }
+    team->rate[me] = (double)got / (now() - first);
+    free(sent);
+    free(received);
+    return NULL;
+}
+
+/* ---- hops ---- */
+
+static struct {
+    _Alignas(128) atomic_int value;
+} flags[2];
+static int hop_socket[2];
+
+static void pass(int me, int turn, int over_tcp) {
+    if (!over_tcp)
+        atomic_store_explicit(&flags[!me].value, turn, memory_order_release);
+    else if (send(hop_socket[me], "12345678", 8, MSG_NOSIGNAL) != 8)
+        fail("send");
+}
+
+static void await(int me, int turn, int over_tcp) {
+    char bytes[8];
+    long spins = 0;
+    if (!over_tcp) {
+        while (atomic_load_explicit(&flags[me].value, memory_order_acquire) != turn) {
+            if (++spins > 100000) sched_yield();
+            relax();
+        }
+        return;
+    }
+    while (recv(hop_socket[me], bytes, 8, MSG_DONTWAIT) < 0)
+        if (errno != EAGAIN && errno != EINTR) fail("recv");
+}
+
+/* rate[me]: seconds of one way.  floats: 0 for flags, 1 for TCP. */
+static void *hop_thread(void *argument) {
+    struct member *m = argument;
+    enum { BATCHES = 200, TURNS = 100 };
+    double times[BATCHES];
+    int turn = 0, over_tcp = (int)m->team->floats;
+    pin(m->index);
+    gate_wait(2);
+    for (int b = 0; b < BATCHES; b++) {
+        double started = now();
+        for (int i = 0; i < TURNS; i++) {
+            turn++;
+            if (m->index == 0) pass(0, turn, over_tcp);
+            await(m->index, turn, over_tcp);
+            if (m->index == 1) pass(1, turn, over_tcp);
+        }
+        times[b] = (now() - started) / TURNS / 2;
+    }
+    m->team->rate[m->index] = median(times, BATCHES);
+    return NULL;
+}
+
+static void hop(const char *name, int over_tcp) {
+    struct team team = {.threads = 2, .floats = (size_t)over_tcp};
+    atomic_store(&flags[0].value, 0);
+    atomic_store(&flags[1].value, 0);
+    if (over_tcp) tcp_pair(hop_socket);
+    run_team(&team, hop_thread);
+    if (over_tcp) close(hop_socket[0]), close(hop_socket[1]);
+    printf("{\"limit\":\"%s\",\"one_way_us\":%.4f}\n", name, 1e6 * team.rate[0]);
+    fflush(stdout);
+}
+
+/* ---- all figures ---- */
+
+static void rates(const char *name, int threads, void *(*body)(void *)) {
+    static struct team team;
+    double sum = 0;
+    memset(&team, 0, sizeof team);
+    team.threads = threads;
+    int tcp = body == tcp_thread;
+    for (int i = 0; tcp && i < threads; i++) {
+        int ends[2];
+        tcp_pair(ends);
+        team.out[i] = ends[0];
+        team.in[(i + 1) % threads] = ends[1];
+    }
+    run_team(&team, body);
+    for (int i = 0; i < threads; i++) {
+        sum += team.rate[i];
+        if (tcp) close(team.out[i]), close(team.in[i]);
+    }
+    printf("{\"limit\":\"%s\",\"ranks\":%d,\"GBs\":%.3f}\n", name, threads, 1e-9 * sum / threads);
+    fflush(stdout);
+}
+
+static size_t next_number(const char **text) {
+    char *end;
+    unsigned long long value = strtoull(*text, &end, 10);
+    *text = end == *text ? "" : end;
+    return (size_t)value;
+}
+
+int main(void) {
+    seconds = atof(variable("BENCH_SECONDS", "0.1"));
+    const char *list = variable("BENCH_CPUS", "0 1");
+    while (*list && cpu_count < THREADS_MOST) cpus[cpu_count++] = (int)next_number(&list);
+    if (cpu_count < 2) {
+        fprintf(stderr, "limits: two cores are needed, BENCH_CPUS has %d\n", cpu_count);
+        return 1;
+    }
+    hop("flag_hop", 0);
+    hop("tcp_hop", 1);
+    for (const char *ranks = variable("BENCH_RANKS", "2"); *ranks;) {
+        int threads = (int)next_number(&ranks);
+        if (threads < 2 || threads > cpu_count) continue;
+        for (const char *sizes = variable("BENCH_SIZES", "65536 1048576"); *sizes;)
+            exchange(threads, next_number(&sizes));
+        rates("memcpy", threads, memcpy_thread);
+        rates("tcp", threads, tcp_thread);
+    }
+    return 0;
+}
