@@ -78,12 +78,12 @@ def decades(values):
     return 10.0 ** math.floor(math.log10(min(values))), 10.0 ** math.ceil(math.log10(max(values) * 1.0001))
 
 
-def page(title, subtitle, body):
+def page(title, subtitle, body, height=HEIGHT):
     return "\n".join(
         [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" '
-            f'height="{HEIGHT}" font-family="DejaVu Sans, Helvetica, Arial, sans-serif">',
-            f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+            f'height="{height}" font-family="DejaVu Sans, Helvetica, Arial, sans-serif">',
+            f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
             text(LEFT, 26, title, 17, extra='font-weight="bold"'),
             text(LEFT, 46, subtitle, 12, colour=LIMIT),
             *body,
@@ -166,11 +166,11 @@ def bars(title, subtitle, series, limit, names):
     times = [time for libraries in series.values() for time in libraries.values()] + list(limit.values())
     least, most = decades(times)
     x = Log(least, most, LEFT + 90, WIDTH - RIGHT + 60)
-    step = min(26.0, (HEIGHT - TOP - 40) / max(rows, 1))
+    step = 26
     bottom = TOP + step * rows
     body, decade = [], least
     while decade <= most * 1.001:
-        body.append(f'<path d="M{x(decade):.1f} {TOP}V{bottom:.1f}" stroke="{FAINT}" stroke-width="1.2"/>')
+        body.append(f'<path d="M{x(decade):.1f} {TOP}V{bottom}" stroke="{FAINT}" stroke-width="1.2"/>')
         body.append(text(x(decade), bottom + 18, human_time(decade), 12, "middle"))
         decade *= 10
     at = TOP
@@ -190,4 +190,4 @@ def bars(title, subtitle, series, limit, names):
             body.append(f'<path d="M{line:.1f} {top:.1f}V{at:.1f}" stroke="{INK}" stroke-width="2" '
                         f'stroke-dasharray="6 4"/>')  # fmt: skip
             body.append(text(line + 5, top - 4, "machine's limit", 11, colour=LIMIT))
-    return page(title, subtitle, body)
+    return page(title, subtitle, body, bottom + 36)

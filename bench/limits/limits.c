@@ -5,7 +5,8 @@
  *                    its own, then copies every other's slice.  Each line it reads was just written
  *                    by another core.  Only this is timed: no flags, no barriers, no calls.
  *   memcpy           all threads copy private memory that is in no cache
- *   tcp              every thread sends to the next and receives from the one before, loopback
+ *   tcp              every thread sends so much to the next and receives it from the one before, over
+ *                    loopback
  *   flag_hop         half a round trip of a flag between two cores
  *   tcp_hop          half a round trip of 8 bytes over loopback, both ends polling
  *
@@ -28,7 +29,7 @@
 #include <unistd.h>
 
 enum { THREADS_MOST = 256, ROUNDS_MOST = 2048, ROUNDS_LEAST = 7, BLOCK_FLOATS = 1024 };
-static const size_t MEMCPY_BYTES = (size_t)128 << 20, TCP_CHUNK = (size_t)256 << 10;
+static const size_t MEMCPY_BYTES = (size_t)128 << 20;
 
 static int cpus[THREADS_MOST], cpu_count;
 static double seconds;
@@ -127,6 +128,18 @@ static void run_team(struct team *team, void *(*body)(void *)) {
     for (int i = 0; i < team->threads; i++) pthread_join(id[i], NULL);
 }
 
+/* The median over rounds of the slowest thread's time; the first round only warms up. */
+static double slowest_median(const struct team *team, int half) {
+    double slowest[ROUNDS_MOST];
+    int rounds = atomic_load(&team->rounds);
+    for (int r = 1; r < rounds; r++) {
+        slowest[r - 1] = 0;
+        for (int i = 0; i < team->threads; i++)
+            if (team->times[i][2 * r + half] > slowest[r - 1]) slowest[r - 1] = team->times[i][2 * r + half];
+    }
+    return median(slowest, rounds - 1);
+}
+
 /* ---- core to core ---- */
 
 static void add_into(float *restrict sum, const float *restrict other, size_t count) {
@@ -188,15 +201,8 @@ static void exchange(int threads, size_t bytes) {
     if (!team.floats) return;
     for (int i = 0; i < threads; i++) team.times[i] = pages(2 * ROUNDS_MOST * sizeof(double));
     run_team(&team, exchange_thread);
-    int rounds = atomic_load(&team.rounds);
     for (int half = 0; half < 2; half++) {
-        double slowest[ROUNDS_MOST];
-        for (int r = 1; r < rounds; r++) { /* the first only warms up */
-            slowest[r - 1] = 0;
-            for (int i = 0; i < threads; i++)
-                if (team.times[i][2 * r + half] > slowest[r - 1]) slowest[r - 1] = team.times[i][2 * r + half];
-        }
-        double time = median(slowest, rounds - 1);
+        double time = slowest_median(&team, half);
         double moved = (double)(team.floats * sizeof(float)) * (threads - 1) / threads;
         printf("{\"limit\":\"%s\",\"ranks\":%d,\"size\":%zu,\"time_us\":%.3f,\"GBs\":%.3f}\n", names[half], threads,
                bytes, 1e6 * time, 1e-9 * moved / time);
@@ -228,6 +234,8 @@ static void *memcpy_thread(void *argument) {
 
 /* ---- TCP over loopback ---- */
 
+static const char *congestion; /* NULL: the system's way */
+
 static void tcp_pair(int ends[2]) {
     int one = 1, listener = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -239,30 +247,82 @@ static void tcp_pair(int ends[2]) {
     if (connect(ends[0], (struct sockaddr *)&address, length)) fail("connecting over loopback");
     ends[1] = accept(listener, NULL, NULL);
     close(listener);
-    for (int i = 0; i < 2; i++) setsockopt(ends[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    for (int i = 0; i < 2; i++) {
+        setsockopt(ends[i], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+        if (congestion) setsockopt(ends[i], IPPROTO_TCP, TCP_CONGESTION, congestion, (socklen_t)strlen(congestion));
+    }
 }
 
+/* Rounds in each of which a buffer goes out and another comes in. */
 static void *tcp_thread(void *argument) {
     struct member *m = argument;
     struct team *team = m->team;
-    int me = m->index, out = team->out[me], in = team->in[me];
+    int me = m->index, out = team->out[me], in = team->in[me], round = 0;
+    size_t bytes = team->floats * sizeof(float);
     pin(me);
-    char *sent = pages(TCP_CHUNK), *received = pages(TCP_CHUNK);
+    char *sent = pages(bytes), *received = pages(bytes);
     struct pollfd ends[2] = {{out, POLLOUT, 0}, {in, POLLIN, 0}};
     gate_wait(team->threads);
-    double started = now(), counted_from = started + 0.5 * seconds, first = 0, time;
-    size_t got = 0;
-    while ((time = now()) < started + 1.5 * seconds) {
-        ssize_t wrote = send(out, sent, TCP_CHUNK, MSG_DONTWAIT | MSG_NOSIGNAL);
-        ssize_t read = recv(in, received, TCP_CHUNK, MSG_DONTWAIT);
-        if (first > 0 && read > 0) got += (size_t)read;
-        if (first <= 0 && time > counted_from) first = now(); /* windows have opened by now */
-        if (wrote <= 0 && read <= 0) poll(ends, 2, 10);
+    for (double until = now() + seconds;; round++) {
+        gate_wait(team->threads);
+        double started = now();
+        for (size_t to_send = bytes, to_receive = bytes; to_send || to_receive;) {
+            ssize_t wrote = 0, read = 0;
+            if (to_send) wrote = send(out, sent + bytes - to_send, to_send, MSG_DONTWAIT | MSG_NOSIGNAL);
+            if (to_receive) read = recv(in, received + bytes - to_receive, to_receive, MSG_DONTWAIT);
+            if ((wrote < 0 || read < 0) && errno != EAGAIN && errno != EINTR) fail("TCP over loopback");
+            if (wrote > 0) to_send -= (size_t)wrote;
+            if (read > 0) to_receive -= (size_t)read;
+            if (wrote <= 0 && read <= 0 && now() > started + 0.001) {
+                ends[0].events = to_send ? POLLOUT : 0;
+                poll(ends, 2, 1); /* something else runs on a core: let it */
+            }
+        }
+        team->times[me][2 * round] = now() - started;
+        if (me == 0 && round + 1 >= ROUNDS_LEAST && (now() > until || round + 1 == ROUNDS_MOST))
+            atomic_store(&team->rounds, round + 1);
+        gate_wait(team->threads);
+        if (atomic_load(&team->rounds)) break;
     }
-    team->rate[me] = (double)got / (now() - first);
     free(sent);
     free(received);
     return NULL;
+}
+
+/* Seconds in which every thread sends so many bytes to the next. */
+static double tcp_ring(int threads, size_t bytes) {
+    static struct team team;
+    memset(&team, 0, sizeof team);
+    team.threads = threads;
+    team.floats = bytes / sizeof(float);
+    for (int i = 0; i < threads; i++) {
+        int ends[2];
+        tcp_pair(ends);
+        team.out[i] = ends[0];
+        team.in[(i + 1) % threads] = ends[1];
+        team.times[i] = pages(2 * ROUNDS_MOST * sizeof(double));
+    }
+    run_team(&team, tcp_thread);
+    double time = slowest_median(&team, 0);
+    for (int i = 0; i < threads; i++) {
+        close(team.out[i]);
+        close(team.in[i]);
+        free(team.times[i]);
+    }
+    return time;
+}
+
+static void tcp(int threads) {
+    static const size_t sizes[] = {64 << 10, 1 << 20, 16 << 20};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        congestion = NULL;
+        double time = tcp_ring(threads, sizes[i]);
+        congestion = "cubic"; /* some systems default to one that paces itself */
+        double other = tcp_ring(threads, sizes[i]);
+        printf("{\"limit\":\"tcp\",\"ranks\":%d,\"size\":%zu,\"GBs\":%.3f}\n", threads, sizes[i],
+               1e-9 * (double)sizes[i] / (other < time ? other : time));
+        fflush(stdout);
+    }
 }
 
 /* ---- hops ---- */
@@ -328,24 +388,14 @@ static void hop(const char *name, int over_tcp) {
 
 /* ---- all figures ---- */
 
-static void rates(const char *name, int threads, void *(*body)(void *)) {
+static void copying(int threads) {
     static struct team team;
     double sum = 0;
     memset(&team, 0, sizeof team);
     team.threads = threads;
-    int tcp = body == tcp_thread;
-    for (int i = 0; tcp && i < threads; i++) {
-        int ends[2];
-        tcp_pair(ends);
-        team.out[i] = ends[0];
-        team.in[(i + 1) % threads] = ends[1];
-    }
-    run_team(&team, body);
-    for (int i = 0; i < threads; i++) {
-        sum += team.rate[i];
-        if (tcp) close(team.out[i]), close(team.in[i]);
-    }
-    printf("{\"limit\":\"%s\",\"ranks\":%d,\"GBs\":%.3f}\n", name, threads, 1e-9 * sum / threads);
+    run_team(&team, memcpy_thread);
+    for (int i = 0; i < threads; i++) sum += team.rate[i];
+    printf("{\"limit\":\"memcpy\",\"ranks\":%d,\"GBs\":%.3f}\n", threads, 1e-9 * sum / threads);
     fflush(stdout);
 }
 
@@ -371,8 +421,8 @@ int main(void) {
         if (threads < 2 || threads > cpu_count) continue;
         for (const char *sizes = variable("BENCH_SIZES", "65536 1048576"); *sizes;)
             exchange(threads, next_number(&sizes));
-        rates("memcpy", threads, memcpy_thread);
-        rates("tcp", threads, tcp_thread);
+        copying(threads);
+        tcp(threads);
     }
     return 0;
 }
