@@ -92,6 +92,7 @@ class Limits(unittest.TestCase):
         {"limit": "reduce", "ranks": 2, "size": 1000, "GBs": 2.0},
         {"limit": "gather", "ranks": 2, "size": 1000, "GBs": 4.0},
         {"limit": "reduce", "ranks": 2, "size": 1000, "GBs": 1.0},
+        {"limit": "write", "ranks": 2, "size": 1000, "GBs": 8.0},
         {"limit": "memcpy", "ranks": 2, "GBs": 0.5},
         {"limit": "tcp", "ranks": 2, "size": 1000, "GBs": 1.0},
     ]
@@ -106,11 +107,19 @@ class Limits(unittest.TestCase):
         self.assertAlmostEqual(self.bounds.time_us("broadcast", "shm", "hot", 2, 8000), 0.1 + 2)
         self.assertAlmostEqual(self.bounds.time_us("barrier", "shm", "hot", 2, 0), 0.1)
 
+    def test_writing_comes_on_top(self):
+        with_writing = lambda coll: self.bounds.time_us(coll, "shm", "hot", 2, 8000, writing=True)
+        self.assertAlmostEqual(with_writing("all_reduce"), 0.1 + 2 + 1 + 1)
+        self.assertAlmostEqual(with_writing("all_gather"), 0.1 + 1 + 0.5)
+
     def test_cold_buffers_come_from_memory(self):
         self.assertAlmostEqual(self.bounds.time_us("all_reduce", "shm", "cold", 2, 8000), 16)
 
     def test_a_crowd_shares_the_cores(self):
-        self.assertAlmostEqual(self.bounds.time_us("all_gather", "shm", "hot", 4, 8000), 0.1 + 2 * 1.5)
+        # As two ranks between cores; an all-to-all has twice as much for each core.
+        self.assertAlmostEqual(self.bounds.time_us("all_gather", "shm", "hot", 4, 8000), 0.1 + 1)
+        self.assertAlmostEqual(self.bounds.time_us("all_to_all", "shm", "hot", 4, 8000), 0.1 + 2)
+        self.assertAlmostEqual(self.bounds.time_us("all_gather", "tcp", "hot", 4, 8000), 2 * 6)
 
     def test_tcp(self):
         self.assertAlmostEqual(self.bounds.time_us("all_reduce", "tcp", "hot", 2, 8000), 8)
@@ -150,6 +159,9 @@ class Words(unittest.TestCase):
 
 
 class Starts(unittest.TestCase):
+    def setUp(self):
+        start.GRACE_S = 0.2
+
     def run_shell(self, script, limit_s=20):
         return start.start(["sh", "-c", script], {"PATH": "/usr/bin:/bin"}, limit_s)
 

@@ -36,43 +36,58 @@ class Bounds:
         gigabytes = by_size.get(None) if None in by_size else interpolate(by_size, size)
         return None if not gigabytes else gigabytes * 1e3
 
-    def time_us(self, coll, transport, buffers, ranks, size):
-        """The least time of a call, or None."""
+    def time_us(self, coll, transport, buffers, ranks, size, writing=False):
+        """The least time of a call, or None. With `writing`: through memory that the ranks share."""
         hop = self.hops.get("flag_hop" if transport == "shm" else "tcp_hop")
         if hop is None:
             return None
         if coll == "barrier":
             return hop
-        taken = [
-            (taken_in(coll, half, ranks) * size, self.rate("tcp" if transport == "tcp" else half, ranks, size))
-            for half in ("reduce", "gather")
-        ]
-        if any(moved and not rate for moved, rate in taken):
+        moving = self.moving_us(coll, transport, ranks, size, writing)
+        if moving is None:
             return None
-        # More ranks than cores: a core does the work of several, one after another.
-        crowd = max(1.0, ranks / self.cores)
-        moving = crowd * sum(moved / rate for moved, rate in taken if moved)
         # Rates of TCP were measured from call to arrival, so they hold a hop already.
         least = hop + moving if transport == "shm" else max(hop, moving)
         if buffers == "cold":
             copied = self.rate("memcpy", ranks)
             if copied is None:
                 return None
-            least = max(least, crowd * touched(coll, ranks) * size / copied)
+            least = max(least, max(1.0, ranks / self.cores) * touched(coll, ranks) * size / copied)
         return least
 
+    def moving_us(self, coll, transport, ranks, size, writing):
+        """The time in which every core takes in what it must; None where no rate was measured.
 
-def taken_in(coll, half, ranks):
-    """The share of the buffer that each rank must take in from others, added (`reduce`) or as it is."""
-    others = (ranks - 1) / ranks
+        With more ranks than cores, ranks of one core hand over through its own cache. What still must
+        come from other cores is what a core would need as one rank; only an all-to-all has something
+        for each rank. TCP copies whatever core the other is on.
+        """
+        per_core, times = ranks, max(1.0, ranks / self.cores)
+        if transport == "shm" and ranks > self.cores:
+            per_core, times = self.cores, times if coll == "all_to_all" else 1.0
+        total = 0.0
+        for part in ("reduce", "gather", "write") if writing else ("reduce", "gather"):
+            moved = share(coll, part, per_core) * size
+            rate = self.rate("tcp" if transport == "tcp" else part, ranks, size)
+            if moved and not rate:
+                return None
+            total += moved / rate if moved else 0.0
+        return times * total
+
+
+def share(coll, part, ranks):
+    """The share of the buffer that each rank must take in from others, added (`reduce`) or as it is
+    (`gather`), and that it must write for others to read where ranks do not see each other's buffers.
+    """
+    one, others = 1 / ranks, (ranks - 1) / ranks
     shares = {
-        "all_reduce": {"reduce": others, "gather": others},
-        "reduce_scatter": {"reduce": others},
-        "all_gather": {"gather": others},
-        "all_to_all": {"gather": others},
-        "broadcast": {"gather": 1.0},
+        "all_reduce": {"reduce": others, "gather": others, "write": others + one},
+        "reduce_scatter": {"reduce": others, "write": others},
+        "all_gather": {"gather": others, "write": one},
+        "all_to_all": {"gather": others, "write": others},
+        "broadcast": {"gather": 1.0},  # one writes while the others read
     }
-    return shares[coll].get(half, 0.0)
+    return shares[coll].get(part, 0.0)
 
 
 def touched(coll, ranks):

@@ -14,6 +14,7 @@ STYLES = {
     "gloo": ("#000000", "plus"),
 }
 INK, FAINT, LIMIT = "#333333", "#e3e3e3", "#777777"
+DASHES, UPPER_DASHES = "7 4", "2 3"
 WIDTH, HEIGHT = 860, 520
 LEFT, RIGHT, TOP, BOTTOM = 78, 190, 62, 64
 
@@ -110,12 +111,12 @@ def time_grid(y, least, most):
 
 
 def legend(entries):
-    """(library or None for the limit, words), from top to bottom."""
+    """(library or the dashes of a limit, words), from top to bottom."""
     body, x = [], WIDTH - RIGHT + 18
     for index, (library, words) in enumerate(entries):
         y = TOP + 14 + 24 * index
-        if library is None:
-            body.append(f'<path d="M{x} {y}h30" stroke="{LIMIT}" stroke-width="2" stroke-dasharray="6 4"/>')
+        if library not in STYLES:
+            body.append(f'<path d="M{x} {y}h30" stroke="{LIMIT}" stroke-width="2" stroke-dasharray="{library}"/>')
         else:
             colour, kind = STYLES[library]
             width = 3 if library == "ringway" else 1.8
@@ -126,10 +127,11 @@ def legend(entries):
     return body
 
 
-def lines(title, subtitle, series, limit, names):
-    """series: library -> {size: µs}; limit: {size: µs}. Time against size."""
+def lines(title, subtitle, series, limits, names):
+    """series: library -> {size: µs}; limits: (words, {size: µs}), upper first. Time against size."""
     sizes = sorted({size for points in series.values() for size in points})
-    times = [time for points in [*series.values(), limit] for time in points.values()]
+    drawn = list(zip([UPPER_DASHES, DASHES], limits))
+    times = [time for points in [*series.values(), *(points for _, points in limits)] for time in points.values()]
     least, most = decades(times)
     x = Log(sizes[0], max(sizes[-1], sizes[0] * 2), LEFT + 12, WIDTH - RIGHT - 12)
     y = Log(least, most, HEIGHT - BOTTOM, TOP)
@@ -143,9 +145,10 @@ def lines(title, subtitle, series, limit, names):
     body.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, "bytes, as nccl-tests counts them", 13, "middle"))
     body.append(text(18, (TOP + HEIGHT - BOTTOM) / 2, "time of a call", 13, "middle",
                      extra=f'transform="rotate(-90 18 {(TOP + HEIGHT - BOTTOM) / 2})"'))  # fmt: skip
-    if limit:
-        path = "L".join(f"{x(size):.1f} {y(time):.1f}" for size, time in sorted(limit.items()))
-        body.append(f'<path d="M{path}" fill="none" stroke="{LIMIT}" stroke-width="2" stroke-dasharray="6 4"/>')
+    for dashes, (_, points) in drawn:
+        path = "L".join(f"{x(size):.1f} {y(time):.1f}" for size, time in sorted(points.items()))
+        if path:
+            body.append(f'<path d="M{path}" fill="none" stroke="{LIMIT}" stroke-width="2" stroke-dasharray="{dashes}"/>')
     for library in sorted(series, key=lambda one: one == "ringway"):  # ours on top
         colour, kind = STYLES[library]
         points = sorted(series[library].items())
@@ -156,7 +159,7 @@ def lines(title, subtitle, series, limit, names):
     # As the lines stand at the right edge, so that a reader finds them in the same order.
     ends = {library: points[max(points)] for library, points in series.items()}
     entries = [(library, names[library]) for library in sorted(ends, key=ends.get, reverse=True)]
-    entries += [(None, "machine's limit")] if limit else []
+    entries += [(dashes, words) for dashes, (words, points) in drawn if points]
     return page(title, subtitle, body + legend(entries))
 
 
@@ -183,11 +186,11 @@ def bars(title, subtitle, series, limit, names):
                         f'height="{step - 6:.1f}" fill="{colour}"/>')  # fmt: skip
             weight = 'font-weight="bold"' if library == "ringway" else ""
             body.append(text(x(least) - 8, at + step * 0.68, names[library], 12, "end", extra=weight))
-            body.append(text(x(time) + 6, at + step * 0.68, f"{time:.3g} µs", 12))
+            body.append(text(x(time) + 6, at + step * 0.68, f"{time:.3g} µs" if time < 999 else f"{time:.0f} µs", 12))
             at += step
         if ranks in limit:
             line = x(limit[ranks])
             body.append(f'<path d="M{line:.1f} {top:.1f}V{at:.1f}" stroke="{INK}" stroke-width="2" '
-                        f'stroke-dasharray="6 4"/>')  # fmt: skip
+                        f'stroke-dasharray="{DASHES}"/>')  # fmt: skip
             body.append(text(line + 5, top - 4, "machine's limit", 11, colour=LIMIT))
     return page(title, subtitle, body, bottom + 36)

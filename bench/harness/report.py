@@ -72,29 +72,35 @@ def overview(tables, least):
         "## Overview",
         "",
         "Geometric means of Ringway's time over that of the fastest other library at each size: below 1,"
-        " Ringway is faster. *Limit*: its time over the machine's limit, 64 KiB to 4 MiB.",
+        " Ringway is faster. The last two: its time over the machine's limit from 64 KiB to 4 MiB, for reading what"
+        " other cores wrote, and for writing it too, as processes that do not see each other's buffers must.",
         "",
-        "| case | " + " | ".join(names) + " | limit |",
-        "|---|" + "---:|" * (len(names) + 1),
+        "| case | " + " | ".join(names) + " | to limit | to limit with writing |",
+        "|---|" + "---:|" * (len(names) + 2),
     ]
     for case, table in tables.items():
         means = summary.means(table, [])
         cells = [factor(means[name][None][0]) if name in means else "–" for name in names]
         if case.coll == "barrier":
             cells[1:] = ["–"] * (len(cells) - 1)
-        near = summary.geometric_mean(
-            row[summary.OURS].time_us / bound
-            for size, row in table.items()
-            if 64 << 10 <= size <= 4 << 20 and summary.OURS in row
-            for bound in [bound_of(least, case, size)]
-            if bound
-        )
-        lines.append(f"| {case.title} | " + " | ".join(cells) + f" | {factor(near)} |")
+        for writing in (False, True):
+            cells.append(factor(near_limit(case, table, least, writing)))
+        lines.append(f"| {case.title} | " + " | ".join(cells) + " |")
     return lines + [""]
 
 
-def bound_of(least, case, size):
-    return least.time_us(case.coll, case.transport, case.buffers, case.ranks, size)
+def near_limit(case, table, least, writing):
+    """The geometric mean of our time over the limit, from 64 KiB to 4 MiB."""
+    sizes = [size for size, row in table.items() if 64 << 10 <= size <= 4 << 20 and summary.OURS in row]
+    bounds_us = {size: bound_of(least, case, size, writing) for size in sizes}
+    return summary.geometric_mean(table[size][summary.OURS].time_us / us for size, us in bounds_us.items() if us)
+
+
+def bound_of(least, case, size, writing=False):
+    """None also where writing makes no difference."""
+    if writing and (case.transport != "shm" or case.coll in ("broadcast", "barrier")):
+        return None
+    return least.time_us(case.coll, case.transport, case.buffers, case.ranks, size, writing)
 
 
 def limits_section(results, least):
@@ -106,8 +112,9 @@ def limits_section(results, least):
         "",
         f"A flag from core to core takes {number(least.hops.get('flag_hop'))} µs one way, 8 bytes over TCP loopback"
         f" {number(least.hops.get('tcp_hop'))} µs. Rates are GB/s (10⁹) into each core while all of them do the same:"
-        " *reduce* and *gather* are the halves of a bare all-reduce of that size between threads, over lines that"
-        " another core has just written; *tcp* is a ring over loopback. The best round counts.",
+        " *reduce*, *gather* and *write* are the parts of a bare all-reduce of that size between threads: adding and"
+        " copying lines that another core has just written, and writing lines that another core has read; *tcp* is a"
+        " ring over loopback. The best round counts.",
         "",
     ]
     for threads in sorted({threads for _, threads in least.rates}):
@@ -119,7 +126,7 @@ def limits_section(results, least):
             "| | " + " | ".join(plot.human_bytes(size) for size in sizes) + " |",
             "|---|" + "---:|" * len(sizes),
         ]
-        for name in ("reduce", "gather", "tcp"):
+        for name in ("reduce", "gather", "write", "tcp"):
             rates = least.rates.get((name, threads), {})
             lines.append(f"| {name} | " + " | ".join(number(rates.get(size)) for size in sizes) + " |")
         lines.append("")
@@ -135,7 +142,9 @@ def section(case, table, least):
         lines += [f"![{case.title}]({case.name}.svg)", ""]
     header = ["size", *(TITLES[lib] for lib in columns)]
     header += ["Ringway / fastest other"] if has_ours else []
-    header += ["limit", "Ringway / limit"] if has_ours else ["limit"]
+    with_writing = any(bound_of(least, case, size, True) for size in table)
+    for words in ("limit", "limit with writing") if with_writing else ("limit",):
+        header += [words, "Ringway / that"] if has_ours else [words]
     lines += ["| " + " | ".join(header) + " |", "|---:|" + "---:|" * (len(header) - 1)]
     for size, row in table.items():
         fastest = min(row, key=lambda lib: row[lib].time_us)
@@ -146,13 +155,14 @@ def section(case, table, least):
                 continue
             shown = f"{number(row[lib].time_us)} ±{row[lib].spread:.0%}"
             cells.append(f"**{shown}**" if lib == fastest else shown)
-        bound = bound_of(least, case, size)
         if has_ours:
             cells.append(factor(summary.ratio(row)))
-        cells.append(number(bound))
-        if has_ours:
-            ours = row.get(summary.OURS)
-            cells.append(factor(ours.time_us / bound if ours and bound else None))
+        for writing in (False, True) if with_writing else (False,):
+            bound = bound_of(least, case, size, writing)
+            cells.append(number(bound))
+            if has_ours:
+                ours = row.get(summary.OURS)
+                cells.append(factor(ours.time_us / bound if ours and bound else None))
         lines.append("| " + " | ".join(cells) + " |")
     lines.append("")
     others = [lib for lib in columns if lib != summary.OURS]
@@ -179,16 +189,16 @@ def notes(results):
     starts = results["starts"]
     foreign = sorted(start["foreign"] for start in starts) or [0.0]
     steal = sorted(start["steal"] for start in starts) or [0.0]
-    high = lambda values: values[min(len(values) - 1, len(values) * 9 // 10)]
+    high = foreign[min(len(foreign) - 1, len(foreign) * 9 // 10)]
     lines = [
         "## Reading it",
         "",
         "* Times are µs: the median over rounds of each round's median; ± is half the range over rounds. The fastest"
         " is bold. Sizes are those of nccl-tests. *hot*: the same buffer each time; *cold*: many in turn.",
-        f"* Other processes took {statistics.median(foreign):.0%} of all cores (median over starts), {high(foreign):.0%} or"
-        f" less in nine of ten starts, {foreign[-1]:.0%} at most; the host took {high(steal):.0%} or less in nine of ten.",
+        f"* Other processes took {statistics.median(foreign):.0%} of all cores (median over starts), {high:.0%} or"
+        f" less in nine of ten starts, {foreign[-1]:.0%} at most; the host took {steal[-1]:.0%} at most.",
     ]
-    if foreign and high(foreign) > 0.1:
+    if high > 0.1:
         lines.append("* **The machine was busy: do not quote these figures.**")
     bad = [start for start in starts if start["outcome"] != "ok"]
     if bad:
@@ -219,8 +229,11 @@ def plots(tables, least, results):
         for size, row in table.items():
             for lib, figure in row.items():
                 series.setdefault(lib, {})[size] = figure.time_us
-        limit = {size: bound for size in table for bound in [bound_of(least, case, size)] if bound}
-        made[f"{case.name}.svg"] = plot.lines(case.title, subtitle, series, limit, TITLES)
+        limits = []
+        for words, writing in (("limit with writing", True), ("machine's limit", False)):
+            line = {size: bound_of(least, case, size, writing) for size in table}
+            limits.append((words, {size: bound for size, bound in line.items() if bound}))
+        made[f"{case.name}.svg"] = plot.lines(case.title, subtitle, series, limits, TITLES)
     for transport, by_ranks in barriers.items():
         series = {n: {lib: figure.time_us for lib, figure in row.items()} for n, (_, row) in by_ranks.items()}
         limit = {n: bound for n, (case, _) in by_ranks.items() for bound in [bound_of(least, case, 0)] if bound}

@@ -1,9 +1,10 @@
 /* What the machine itself can do, as JSON lines.  bench/README.md says how limits follow from it.
  *
- *   reduce, gather   the two halves of an all-reduce, bare: threads that see each other's buffers,
- *                    each on a core of its own.  A thread adds its slice of every other's buffer to
- *                    its own, then copies every other's slice.  Each line it reads was just written
- *                    by another core.  Only this is timed: no flags, no barriers, no calls.
+ *   write, reduce,   an all-reduce taken apart, each thread on a core of its own.  A thread writes what
+ *   gather           the others need where they can read it; adds its slice of all others to private
+ *                    memory; writes the sum; copies the others' sums to private memory.  Every line
+ *                    that is read was just written by another core, and every line that is written was
+ *                    last read by another core.  Timed without flags, barriers and calls.
  *   memcpy           all threads copy private memory that is in no cache
  *   tcp              every thread sends so much to the next and receives it from the one before, over
  *                    loopback
@@ -28,7 +29,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { THREADS_MOST = 256, ROUNDS_MOST = 2048, ROUNDS_LEAST = 7, BLOCK_FLOATS = 1024 };
+enum { THREADS_MOST = 256, ROUNDS_MOST = 2048, ROUNDS_LEAST = 7, BLOCK_FLOATS = 1024, PARTS = 3 };
 static const size_t MEMCPY_BYTES = (size_t)128 << 20;
 
 static int cpus[THREADS_MOST], cpu_count;
@@ -105,8 +106,8 @@ static void gate_wait(int threads) {
 struct team {
     int threads;
     size_t floats; /* of a whole buffer */
-    float *buffer[THREADS_MOST];
-    double *times[THREADS_MOST]; /* seconds of each round; even: reduce, odd: gather */
+    float *shared[THREADS_MOST];
+    double *times[THREADS_MOST]; /* seconds of each part of each round */
     double rate[THREADS_MOST];   /* bytes per second */
     int out[THREADS_MOST], in[THREADS_MOST];
     atomic_int rounds; /* 0 while the first thread has not decided to stop */
@@ -129,13 +130,13 @@ static void run_team(struct team *team, void *(*body)(void *)) {
 }
 
 /* The median over rounds of the slowest thread's time; the first round only warms up. */
-static double slowest_median(const struct team *team, int half) {
+static double slowest_median(const struct team *team, int part) {
     double slowest[ROUNDS_MOST];
     int rounds = atomic_load(&team->rounds);
     for (int r = 1; r < rounds; r++) {
         slowest[r - 1] = 0;
         for (int i = 0; i < team->threads; i++)
-            if (team->times[i][2 * r + half] > slowest[r - 1]) slowest[r - 1] = team->times[i][2 * r + half];
+            if (team->times[i][PARTS * r + part] > slowest[r - 1]) slowest[r - 1] = team->times[i][PARTS * r + part];
     }
     return median(slowest, rounds - 1);
 }
@@ -146,20 +147,20 @@ static void add_into(float *restrict sum, const float *restrict other, size_t co
     for (size_t i = 0; i < count; i++) sum[i] += other[i];
 }
 
-/* Adds this thread's slice of every other buffer; in blocks, so that the sum stays in the first cache. */
-static void reduce(const struct team *team, int me, size_t slice) {
+/* Adds this thread's slice of all others; in blocks, so that the sum stays in the first cache. */
+static void reduce(const struct team *team, int me, float *sum, size_t slice) {
     for (size_t from = (size_t)me * slice, end = from + slice; from < end; from += BLOCK_FLOATS) {
         size_t count = end - from < BLOCK_FLOATS ? end - from : BLOCK_FLOATS;
         for (int k = 1; k < team->threads; k++)
-            add_into(team->buffer[me] + from, team->buffer[(me + k) % team->threads] + from, count);
+            add_into(sum + from, team->shared[(me + k) % team->threads] + from, count);
     }
 }
 
-static void gather(const struct team *team, int me, size_t slice) {
+/* Copies the slices of all others: theirs of what they share, or those of ours that they need. */
+static void copy_slices(const struct team *team, int me, float *to, float *const *from, size_t slice) {
     for (int k = 1; k < team->threads; k++) {
         int other = (me + k) % team->threads;
-        size_t from = (size_t)other * slice;
-        memcpy(team->buffer[me] + from, team->buffer[other] + from, slice * sizeof(float));
+        memcpy(to + (size_t)other * slice, from[other] + (size_t)other * slice, slice * sizeof(float));
     }
 }
 
@@ -169,42 +170,48 @@ static void *exchange_thread(void *argument) {
     int me = m->index, round = 0;
     size_t slice = team->floats / (size_t)team->threads;
     pin(me);
-    team->buffer[me] = pages(team->floats * sizeof(float)); /* touched by its own core */
+    float *own = pages(team->floats * sizeof(float)), *sources[THREADS_MOST];
+    team->shared[me] = pages(team->floats * sizeof(float)); /* touched by its own core */
+    for (int i = 0; i < team->threads; i++) sources[i] = own;
     gate_wait(team->threads);
     for (double until = now() + seconds;; round++) {
+        double *times = team->times[me] + PARTS * round;
         gate_wait(team->threads);
-        double t0 = now();
-        reduce(team, me, slice);
-        double t1 = now();
+        double started = now();
+        copy_slices(team, me, team->shared[me], sources, slice);
+        times[0] = now() - started;
         gate_wait(team->threads);
-        double t2 = now();
-        gather(team, me, slice);
-        double t3 = now();
-        team->times[me][2 * round] = t1 - t0;
-        team->times[me][2 * round + 1] = t3 - t2;
+        started = now();
+        reduce(team, me, own, slice);
+        times[1] = now() - started;
+        memcpy(team->shared[me] + (size_t)me * slice, own + (size_t)me * slice, slice * sizeof(float));
+        gate_wait(team->threads);
+        started = now();
+        copy_slices(team, me, own, team->shared, slice);
+        times[2] = now() - started;
         if (me == 0 && round + 1 >= ROUNDS_LEAST && (now() > until || round + 1 == ROUNDS_MOST))
             atomic_store(&team->rounds, round + 1);
         gate_wait(team->threads);
         if (atomic_load(&team->rounds)) break;
     }
-    gate_wait(team->threads);
-    free(team->buffer[me]);
+    free(team->shared[me]);
+    free(own);
     return NULL;
 }
 
 static void exchange(int threads, size_t bytes) {
-    static const char *const names[] = {"reduce", "gather"};
+    static const char *const names[PARTS] = {"write", "reduce", "gather"};
     static struct team team;
     memset(&team, 0, sizeof team);
     team.threads = threads;
     team.floats = bytes / sizeof(float) / (size_t)threads * (size_t)threads;
     if (!team.floats) return;
-    for (int i = 0; i < threads; i++) team.times[i] = pages(2 * ROUNDS_MOST * sizeof(double));
+    for (int i = 0; i < threads; i++) team.times[i] = pages(PARTS * ROUNDS_MOST * sizeof(double));
     run_team(&team, exchange_thread);
-    for (int half = 0; half < 2; half++) {
-        double time = slowest_median(&team, half);
+    for (int part = 0; part < PARTS; part++) {
+        double time = slowest_median(&team, part);
         double moved = (double)(team.floats * sizeof(float)) * (threads - 1) / threads;
-        printf("{\"limit\":\"%s\",\"ranks\":%d,\"size\":%zu,\"time_us\":%.3f,\"GBs\":%.3f}\n", names[half], threads,
+        printf("{\"limit\":\"%s\",\"ranks\":%d,\"size\":%zu,\"time_us\":%.3f,\"GBs\":%.3f}\n", names[part], threads,
                bytes, 1e6 * time, 1e-9 * moved / time);
     }
     fflush(stdout);
@@ -278,7 +285,7 @@ static void *tcp_thread(void *argument) {
                 poll(ends, 2, 1); /* something else runs on a core: let it */
             }
         }
-        team->times[me][2 * round] = now() - started;
+        team->times[me][PARTS * round] = now() - started;
         if (me == 0 && round + 1 >= ROUNDS_LEAST && (now() > until || round + 1 == ROUNDS_MOST))
             atomic_store(&team->rounds, round + 1);
         gate_wait(team->threads);
@@ -300,7 +307,7 @@ static double tcp_ring(int threads, size_t bytes) {
         tcp_pair(ends);
         team.out[i] = ends[0];
         team.in[(i + 1) % threads] = ends[1];
-        team.times[i] = pages(2 * ROUNDS_MOST * sizeof(double));
+        team.times[i] = pages(PARTS * ROUNDS_MOST * sizeof(double));
     }
     run_team(&team, tcp_thread);
     double time = slowest_median(&team, 0);
