@@ -103,7 +103,7 @@ def touched(coll, ranks):
 
 
 def interpolate(by_size, size):
-    """A rate at a size between two measured ones: straight in log size; the ends go on level."""
+    """A rate at a size between two measured ones: straight on log-log paper, level beyond the ends."""
     sizes = sorted(by_size)
     if size <= sizes[0]:
         return by_size[sizes[0]]
@@ -113,5 +113,5 @@ def interpolate(by_size, size):
     below = max(s for s in sizes if s <= size)
     if above == below:
         return by_size[above]
-    share = math.log(size / below) / math.log(above / below)
-    return by_size[below] ** (1 - share) * by_size[above] ** share
+    way = math.log(size / below) / math.log(above / below)
+    return by_size[below] ** (1 - way) * by_size[above] ** way
