@@ -265,6 +265,9 @@ impl Inner {
     /// Plans a call that was not made before.
     fn learn(&self, desk: &mut Desk, call: &Call) -> Result<Known> {
         let problem = self.problem(call)?;
+        // Before anything is computed with the counts.
+        let input_bytes = call.input_bytes(self.rank, self.size)?;
+        let output_bytes = call.output_bytes(self.rank, self.size)?;
         let prepared = desk.planning.prepared(self.rank, &problem, call.algorithm)?;
         let neighbours = Arc::clone(&desk.engine.neighbours);
         let size = call.data_type.size();
@@ -281,8 +284,8 @@ impl Inner {
                 pairs: pairs(std::iter::once(&problem)),
             },
             deadline: call.deadline.unwrap_or(self.config.timeout),
-            input_bytes: call.input_bytes(self.rank, self.size)?,
-            output_bytes: call.output_bytes(self.rank, self.size)?,
+            input_bytes,
+            output_bytes,
             in_place,
         })
     }
