@@ -20,9 +20,11 @@
 //! **Invariant:** all ranks open the same ports in the same order with the same sizes, and both ends
 //! of a channel make the same sequence of calls. The verifier proves that they did.
 
+mod cards;
+
 use std::collections::BTreeMap;
 
-use crate::plan::{CARD_STRIDE, Flag, Landing, Operand, RankPlan, Region, Span, Step};
+use crate::plan::{Flag, Landing, Operand, RankPlan, Region, Span, Step};
 use crate::problem::{Extent, Problem};
 use crate::types::{DataType, Form, Rank};
 
@@ -261,28 +263,6 @@ impl<'a> Builder<'a> {
         if self.lanes.len() <= lane {
             self.lanes.resize_with(lane + 1, Vec::new);
         }
-    }
-
-    /// `count` cards, the same on every rank.
-    pub fn cards(&mut self, count: u16) {
-        self.cards += count;
-    }
-
-    /// Turns up a card with `source` on it.
-    pub fn show(&mut self, lane: usize, source: Span, card: u16) {
-        self.step(lane, Step::Show { source, card });
-    }
-
-    /// Waits for a card of `peer`.
-    pub fn see(&mut self, lane: usize, peer: Rank, card: u16) {
-        self.step(lane, Step::See { peer, card });
-    }
-
-    /// `count` values from value `start` of a card of `peer`.
-    #[must_use]
-    pub fn card(&self, peer: Rank, card: u16, start: u64, count: u64) -> Span {
-        let offset = u64::from(card) * CARD_STRIDE + self.context.element_bytes(start);
-        Span { region: Region::Card(peer), offset, count, form: Form::Element }
     }
 
     /// Values of the input.

@@ -131,6 +131,17 @@ impl Communicator {
         self.inner.size
     }
 
+    /// Bytes of memory this rank's handle takes for itself, shared with the ranks of its host: at most
+    /// `RINGWAY_MAX_BYTES`. Plans and what calls need besides is little beside it.
+    ///
+    /// ```
+    /// ringway::testing::world(2, |comm| assert!(comm.memory_bytes() <= 16 << 20));
+    /// ```
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.desk().engine.own.layout().bytes()
+    }
+
     /// Host and process of every rank.
     #[must_use]
     pub fn identities(&self) -> Vec<RankIdentity> {

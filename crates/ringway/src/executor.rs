@@ -19,9 +19,6 @@ use crate::plan::plan::Flag;
 use crate::plan::types::Rank;
 use crate::transport::{Area, Context, OperationTag, PutRequest, Trouble};
 
-/// Bytes of a card before its values: the word that says whose they are.
-const CARD_HEAD: u64 = 8;
-
 /// The world an [`Execution`] runs in.
 pub(crate) trait Fabric {
     /// Whether `peer`, which maps memory with this rank, has completed so many collectives.
@@ -40,6 +37,10 @@ pub(crate) trait Fabric {
         request: &PutRequest,
         cursor: &mut usize,
     ) -> Result<bool, Trouble>;
+
+    /// Wakes whoever sleeps on what was signalled or shown since the last time: one fence for
+    /// many signals.
+    fn settle(&mut self);
 
     /// Raises a counter. `false`: try again.
     fn signal(
@@ -62,17 +63,13 @@ pub(crate) trait Fabric {
     /// The scratch of `peer`, where it is mapped.
     fn window(&self, peer: Rank) -> Option<Area>;
 
-    /// Turns up a card of this rank with `bytes` bytes from `source` on it.
-    ///
-    /// # Safety
-    /// `source` points to so many bytes, which nobody writes meanwhile.
-    #[expect(unsafe_code, reason = "the bytes are named by address")]
-    unsafe fn show(&mut self, tag: OperationTag, card: u16, source: *const u8, bytes: usize);
+    /// Turns up a card of this rank with the values at an address, so many bytes, on it.
+    fn show(&mut self, tag: OperationTag, card: u16, values: (*const u8, usize));
 
     /// Whether `peer` has turned up a card in this operation.
     fn seen(&mut self, peer: Rank, tag: OperationTag, card: u16) -> Result<bool, Trouble>;
 
-    /// The cards of `peer` in this operation.
+    /// The cards of `peer` in this operation, where they are mapped.
     fn cards(&self, peer: Rank, tag: OperationTag) -> Option<Area>;
 }
 

@@ -161,7 +161,8 @@ pub(crate) trait Link: Send + std::fmt::Debug {
     /// Goes on with a put, from byte `cursor` of it. `true` when its source may be reused.
     fn put(&mut self, request: &PutRequest, cursor: &mut usize) -> Result<bool, Trouble>;
 
-    /// Raises a counter at the peer. `false`: try again.
+    /// Raises a counter at the peer. `false`: try again. Whoever signals calls [`Link::wake`] soon
+    /// after, here and after a put that signals.
     fn signal(&mut self, context: Context, lane: usize, flag: Flag) -> Result<bool, Trouble>;
 
     /// Whether the peer has raised `flag` `count` times in this operation.
@@ -183,7 +184,7 @@ pub(crate) trait Link: Send + std::fmt::Debug {
         Ok(false)
     }
 
-    /// The peer's cards of collective `sequence`, where they are mapped.
+    /// The peer's cards of collective `sequence`, where they are mapped, from the first value on.
     fn cards(&self, _sequence: u64) -> Option<Area> {
         None
     }

@@ -11,7 +11,7 @@ use crate::control::{AGREEMENT_MS_MAX, Health, Journal, Report, Signature};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::{Execution, Links, Part, Prepared, Progress};
 use crate::plan::types::Rank;
-use crate::transport::shm::{self, GENERATIONS, Segment};
+use crate::transport::shm::{self, GENERATIONS, LARGES, Segment};
 use crate::transport::tcp::TcpLink;
 use crate::transport::{Area, Context, LinkDescription, OperationTag, Pair, Trouble};
 
@@ -55,9 +55,11 @@ pub(crate) struct Engine {
 #[derive(Debug, Default)]
 pub(crate) struct ScratchUse {
     small: u64,
+    large: u64,
     /// For each generation, one more than the sequence of its last user.
     generations: [u64; GENERATIONS],
-    large: u64,
+    /// For each large area likewise.
+    larges: [u64; LARGES],
 }
 
 impl ScratchUse {
@@ -65,13 +67,16 @@ impl ScratchUse {
     /// before it may be written.
     pub(crate) fn assign(&mut self, own: &Segment, bytes: u64, sequence: u64) -> (u64, u64) {
         let layout = own.layout();
-        if bytes > layout.small_bytes {
-            return (layout.large(), std::mem::replace(&mut self.large, sequence + 1));
-        }
-        let index = self.small % GENERATIONS as u64;
-        self.small += 1;
-        let slot = usize::try_from(index).expect("few generations");
-        (layout.small(index), std::mem::replace(&mut self.generations[slot], sequence + 1))
+        let (place, last) = if bytes > layout.small_bytes {
+            self.large += 1;
+            let index = self.large % LARGES as u64;
+            (layout.large(index), &mut self.larges[usize::try_from(index).expect("few")])
+        } else {
+            self.small += 1;
+            let index = self.small % GENERATIONS as u64;
+            (layout.small(index), &mut self.generations[usize::try_from(index).expect("few")])
+        };
+        (place, std::mem::replace(last, sequence + 1))
     }
 }
 

@@ -24,22 +24,28 @@ use crate::transport::shm::{Bell, Layout, Segment, ShmLink};
 /// The kind of control frames after the bootstrap.
 const CONTROL_FRAME: u16 = 0x100;
 
-/// Bytes of memory a communicator takes for itself: its segment.
-fn memory_bytes(layout: &Layout) -> u64 {
-    layout.bytes()
-}
+/// Least scratch a communicator is made with, to keep within its memory.
+const SCRATCH_BYTES_MIN: u64 = 64 << 10;
 
+/// The layout of this rank's segment, which is all the memory a communicator takes for itself: with as
+/// much scratch as NCCL_BUFFSIZE says, or less where RINGWAY_MAX_BYTES does not allow that.
 fn layout(session: &Session, config: &Config) -> Result<Layout> {
-    let layout = Layout::new(session.size, config.scratch_bytes());
-    match config.max_bytes {
-        Some(most) if memory_bytes(&layout) > most => Err(Error::usage(format!(
-            "a communicator of {} ranks needs {} bytes of its own, RINGWAY_MAX_BYTES allows {most}; \
-             raise it or lower NCCL_BUFFSIZE",
-            session.size,
-            memory_bytes(&layout),
-        ))),
-        _ => Ok(layout),
+    let mut scratch = config.scratch_bytes();
+    let mut layout = Layout::new(session.size, scratch);
+    let Some(most) = config.max_bytes else { return Ok(layout) };
+    while layout.bytes() > most && scratch > SCRATCH_BYTES_MIN {
+        scratch = (scratch / 2).max(SCRATCH_BYTES_MIN);
+        layout = Layout::new(session.size, scratch);
     }
+    if layout.bytes() > most {
+        return Err(Error::usage(format!(
+            "a communicator of {} ranks needs {} bytes of its own at least, RINGWAY_MAX_BYTES allows {most}; \
+             raise it",
+            session.size,
+            layout.bytes(),
+        )));
+    }
+    Ok(layout)
 }
 
 impl Communicator {
@@ -90,7 +96,7 @@ impl Communicator {
             "comm {:#x} rank {rank} nRanks {size} nNodes {} localRanks {local} memory {} bytes - Init COMPLETE",
             session.comm_id,
             hosts.iter().max().map_or(1, |most| most + 1),
-            memory_bytes(&layout),
+            layout.bytes(),
         );
         let peers: Vec<_> = session.peers.clone();
         let engine = Engine {

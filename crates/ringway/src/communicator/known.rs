@@ -12,8 +12,9 @@ use crate::error::Result;
 use crate::executor::Execution;
 use crate::transport::Area;
 
-/// Calls remembered. Two that fall on one place displace each other: that costs time, no more.
-const PLACES: usize = 256;
+/// Calls remembered: so many shelves, with so many places each.
+const SHELVES: usize = 128;
+const PLACES: usize = 8;
 
 /// The memory of a call.
 #[derive(Clone, Copy, Debug)]
@@ -64,35 +65,46 @@ impl Known {
     }
 }
 
-/// The calls that are remembered.
+/// The calls that are remembered. A shelf that is full loses the one that was made longest ago: it
+/// will be planned again, which costs time, no more.
 #[derive(Debug)]
 pub(super) struct Calls {
-    places: Vec<Option<Box<Known>>>,
+    shelves: Vec<Shelf>,
 }
+
+/// Boxed, as a known call is large and moved at every call.
+type Shelf = Vec<Box<Known>>;
 
 impl Default for Calls {
     fn default() -> Self {
-        Self { places: (0..PLACES).map(|_| None).collect() }
+        Self { shelves: (0..SHELVES).map(|_| Vec::new()).collect() }
     }
 }
 
 impl Calls {
-    fn place(call: &Call) -> usize {
+    fn shelf(&mut self, call: &Call) -> &mut Shelf {
         let small = (call.collective as u64) << 16
             | (call.data_type as u64) << 8
             | call.op as u64
             | u64::from(call.root) << 24;
         let mixed = (call.count ^ small.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        usize::try_from(mixed >> 32).unwrap_or_default() % PLACES
+        &mut self.shelves[usize::try_from(mixed >> 32).unwrap_or_default() % SHELVES]
     }
 
     /// Takes a call out, to run it; [`Calls::put`] puts it back.
     pub(super) fn take(&mut self, call: &Call) -> Option<Box<Known>> {
-        self.places[Self::place(call)].take_if(|known| known.call == *call)
+        let shelf = self.shelf(call);
+        let place = shelf.iter().position(|known| known.call == *call)?;
+        Some(shelf.remove(place))
     }
 
+    /// At the front of its shelf.
     pub(super) fn put(&mut self, known: Box<Known>) {
-        let place = Self::place(&known.call);
-        self.places[place] = Some(known);
+        let shelf = self.shelf(&known.call);
+        shelf.truncate(PLACES - 1);
+        if shelf.is_empty() {
+            shelf.reserve_exact(PLACES);
+        }
+        shelf.insert(0, known);
     }
 }

@@ -21,6 +21,8 @@ impl Shared {
                     "NCCL_BUFFSIZE (or RINGWAY_MAX_BYTES, which limits it)",
                     config.scratch_bytes().to_string(),
                 ),
+                // What it is limited to depends on all of it.
+                named("RINGWAY_MAX_BYTES", format!("{:?}", config.max_bytes)),
                 named(
                     "NCCL_NSOCKS_PERTHREAD × NCCL_SOCKET_NTHREADS",
                     config.sockets_per_peer().to_string(),

@@ -8,8 +8,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use super::{CARD_HEAD, Fabric, Progress};
-use crate::plan::plan::{Flag, Operand, RankPlan, Region, Span, Step};
+use super::{Fabric, Progress};
+use crate::plan::plan::{CARD_STRIDE, Flag, Operand, RankPlan, Region, Span, Step};
 use crate::plan::types::{DataType, Rank};
 use crate::reduce::{self, Kernel, Scalar};
 use crate::transport::{Area, Beginning, Context, OperationTag, Pair, PutRequest, Trouble};
@@ -81,6 +81,9 @@ impl Prepared {
         Self { plan, lane_parts, peers, received, operands_most }
     }
 }
+
+/// Bytes from which a step takes longer than waking somebody.
+const LONG: usize = 4096;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct LaneState {
@@ -229,11 +232,16 @@ impl Execution {
         let (mut moved, mut blocked) = (false, None);
         for lane in 0..state.lanes.len() {
             let steps = &prepared.plan.lanes[lane];
+            let mut looked = false;
             while let Some(step) = steps.get(state.lanes[lane].step) {
                 match state.step(prepared, (lane, step), neighbours, fabric)? {
                     None => {
                         state.lanes[lane].step += 1;
                         moved = true;
+                        if !looked && matches!(step, Step::See { .. }) {
+                            looked = true;
+                            state.fetch_cards(&steps[state.lanes[lane].step..], fabric);
+                        }
                     }
                     Some(peer) => {
                         blocked = blocked.or(Some(peer));
@@ -251,6 +259,7 @@ impl Execution {
             // Whom the plan waits for is known to have made the same call.
             state.undisputed(&self.unmet, fabric)?;
         }
+        fabric.settle();
         Ok(match blocked {
             None => Progress::Done,
             Some(peer) if moved => Progress::Moved(peer),
@@ -266,6 +275,19 @@ impl State {
         // The partner of the fence in `post`: what was read comes before the look at the posts.
         fence(Ordering::Acquire);
         ranks.iter().try_for_each(|peer| fabric.undisputed(*peer, self.tag))
+    }
+
+    /// One card was up: so may the next ones be. All are asked for before the first is looked at, as
+    /// each comes from another core.
+    fn fetch_cards(&self, steps: &[Step], fabric: &dyn Fabric) {
+        for step in steps {
+            let Step::See { peer, card } = *step else { break };
+            if let Some(area) = fabric.cards(peer, self.tag)
+                && let Some(line) = area.at(u64::from(card) * CARD_STRIDE, 1)
+            {
+                prefetch(line);
+            }
+        }
     }
 
     /// One step; the peer it must wait for, if it must.
@@ -293,6 +315,7 @@ impl State {
                 if fabric.window(peer).is_none() {
                     self.undisputed(neighbours, fabric)?;
                 }
+                self.settle_before(part, &source, fabric);
                 let request = PutRequest {
                     context: self.context,
                     lane,
@@ -308,6 +331,7 @@ impl State {
                 *cursor = 0;
             }
             Step::Copy { source, target } => {
+                self.settle_before(part, &source, fabric);
                 let from = self.address(part, &source, fabric);
                 let to = self.address(part, &target, fabric);
                 if !std::ptr::eq(from, to) {
@@ -320,15 +344,13 @@ impl State {
                 }
             }
             Step::Reduce { first, operands, target, finish } => {
+                self.settle_before(part, &target, fabric);
                 let operands = prepared.plan.operands(first, operands);
                 self.reduce(part, operands, (&target, finish), fabric);
             }
             Step::Show { source, card } => {
-                let (from, bytes) =
-                    (self.address(part, &source, fabric), self.bytes(part, &source));
-                // SAFETY: the span lies inside its area: `address` checked it; a verified plan
-                // orders the read against all writes.
-                unsafe { fabric.show(self.tag, card, from, bytes) };
+                let from = self.address(part, &source, fabric).cast_const();
+                fabric.show(self.tag, card, (from, self.bytes(part, &source)));
             }
             Step::See { peer, card } => {
                 let seen = fabric.seen(peer, self.tag, card)?;
@@ -336,6 +358,13 @@ impl State {
             }
         }
         Ok(None)
+    }
+
+    /// Before a step that takes long: nobody shall sleep meanwhile who could go on.
+    fn settle_before(&self, part: usize, span: &Span, fabric: &mut dyn Fabric) {
+        if self.bytes(part, span) >= LONG {
+            fabric.settle();
+        }
     }
 
     fn reduce(
@@ -378,12 +407,23 @@ impl State {
                 fabric.window(peer).expect("plans use windows of mapped peers only"),
                 self.buffers.scratch_base,
             ),
-            Region::Card(peer) => (
-                fabric.cards(peer, self.tag).expect("plans see cards of mapped peers only"),
-                CARD_HEAD,
-            ),
+            Region::Card(peer) => {
+                (fabric.cards(peer, self.tag).expect("plans see cards of mapped peers only"), 0)
+            }
         };
         area.at(base + span.offset, span.bytes(self.parts[part].data_type))
             .unwrap_or_else(|| panic!("{span:?} lies outside its area of {} bytes", area.bytes))
     }
 }
+
+/// Asks for a cache line, without waiting for it.
+#[cfg(target_arch = "x86_64")]
+fn prefetch(line: *const u8) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: a prefetch reads nothing: it is a hint, for any address.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
+}
+
+/// Asks for a cache line, where the processor can be asked.
+#[cfg(not(target_arch = "x86_64"))]
+fn prefetch(_line: *const u8) {}

@@ -1,17 +1,14 @@
 //! The links of a communicator as the world its executions run in, and how it waits.
 
-#![allow(unsafe_code, reason = "writes to cards, which peers map")]
-
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags};
 
-use super::{CARD_HEAD, Fabric};
-use crate::plan::plan::{CARD_BYTES, CARD_STRIDE, Flag};
+use super::Fabric;
+use crate::plan::plan::Flag;
 use crate::plan::types::Rank;
-use crate::sync::atomic::{Ordering, fence};
-use crate::transport::shm::{Bell, Segment, flags};
+use crate::transport::shm::{self, Bell, Segment, flags};
 use crate::transport::{Area, Context, Link, OperationTag, PutRequest, Trouble};
 
 /// The connections of this rank, made when first needed.
@@ -21,12 +18,17 @@ pub(crate) struct Links {
     own: std::sync::Arc<Segment>,
     bell: Bell,
     links: Vec<Option<Box<dyn Link>>>,
+    /// Peers that were signalled and may sleep.
+    signalled: Vec<Rank>,
+    /// Whether all may, because a card was turned up.
+    shown: bool,
 }
 
 impl Links {
     pub(crate) fn new(rank: Rank, ranks: u32, own: std::sync::Arc<Segment>, bell: Bell) -> Self {
         let links = (0..ranks).map(|_| None).collect();
-        Self { rank, own, bell, links }
+        let signalled = Vec::with_capacity(ranks as usize);
+        Self { rank, own, bell, links, signalled, shown: false }
     }
 
     pub(crate) fn insert(&mut self, peer: Rank, link: Box<dyn Link>) {
@@ -65,17 +67,24 @@ impl Links {
 
     /// Sleeps until a peer signals, a socket is ready, the bell rings, or `limit` has passed.
     pub(crate) fn sleep<'a>(&self, peers: impl Iterator<Item = &'a Rank>, limit: Duration) {
-        let mut wanted: Vec<(BorrowedFd<'_>, PollFlags)> = vec![(self.bell.as_fd(), PollFlags::IN)];
+        // Allocates only where there is more to sleep on than the bell.
+        let mut wanted: Vec<(BorrowedFd<'_>, PollFlags)> = Vec::new();
         for peer in peers {
             if let Some(link) = &self.links[*peer as usize] {
                 link.interest(&mut wanted);
             }
         }
-        let mut polled: Vec<PollFd<'_>> =
-            wanted.iter().map(|(fd, flags)| PollFd::new(fd, *flags)).collect();
         let limit = rustix::time::Timespec::try_from(limit).ok();
+        let bell = self.bell.as_fd();
+        let bell = PollFd::new(&bell, PollFlags::IN);
         // Interrupted or not, the caller looks at everything again.
-        let _ = rustix::event::poll(&mut polled, limit.as_ref());
+        let _ = if wanted.is_empty() {
+            rustix::event::poll(&mut [bell], limit.as_ref())
+        } else {
+            let others = wanted.iter().map(|(fd, flags)| PollFd::new(fd, *flags));
+            let mut polled: Vec<PollFd<'_>> = std::iter::once(bell).chain(others).collect();
+            rustix::event::poll(&mut polled, limit.as_ref())
+        };
         self.get_up();
         self.bell.hush();
     }
@@ -99,13 +108,34 @@ impl Fabric for Links {
         self.link(peer).flush()
     }
 
+    fn settle(&mut self) {
+        if !self.shown && self.signalled.is_empty() {
+            return;
+        }
+        flags::settle();
+        if std::mem::take(&mut self.shown) {
+            self.links.iter_mut().flatten().for_each(|link| link.wake());
+        } else {
+            for peer in &self.signalled {
+                if let Some(link) = &mut self.links[*peer as usize] {
+                    link.wake();
+                }
+            }
+        }
+        self.signalled.clear();
+    }
+
     fn put(
         &mut self,
         peer: Rank,
         request: &PutRequest,
         cursor: &mut usize,
     ) -> Result<bool, Trouble> {
-        self.link(peer).put(request, cursor)
+        let done = self.link(peer).put(request, cursor)?;
+        if done && request.signal.is_some() {
+            self.signalled.push(peer);
+        }
+        Ok(done)
     }
 
     fn signal(
@@ -115,7 +145,11 @@ impl Fabric for Links {
         lane: usize,
         flag: Flag,
     ) -> Result<bool, Trouble> {
-        self.link(peer).signal(context, lane, flag)
+        let done = self.link(peer).signal(context, lane, flag)?;
+        if done {
+            self.signalled.push(peer);
+        }
+        Ok(done)
     }
 
     fn reached(
@@ -132,22 +166,9 @@ impl Fabric for Links {
         self.links[peer as usize].as_ref().and_then(|link| link.window())
     }
 
-    unsafe fn show(&mut self, tag: OperationTag, card: u16, source: *const u8, bytes: usize) {
-        let at = self.own.cards(tag.sequence) + u64::from(card) * CARD_STRIDE + CARD_HEAD;
-        assert!(bytes as u64 <= CARD_BYTES, "plans are proved before they run");
-        let target = self.own.area().at(at, CARD_BYTES).expect("cards are inside the segment");
-        // SAFETY:
-        // * the target is inside this rank's segment, and the length was checked just now;
-        // * the caller vouches for the source;
-        // * nobody reads the card before it is turned up, and who read what it showed before has
-        //   completed that operation.
-        unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) };
-        flags::turn_up(self.own.card(tag.sequence, card), tag.tag, tag.sequence);
-        // Who lies down looks once more after its fence; this is the other one.
-        fence(Ordering::SeqCst);
-        for link in self.links.iter_mut().flatten() {
-            link.wake();
-        }
+    fn show(&mut self, tag: OperationTag, card: u16, values: (*const u8, usize)) {
+        shm::turn_up(&self.own, tag, card, values);
+        self.shown = true;
     }
 
     fn seen(&mut self, peer: Rank, tag: OperationTag, card: u16) -> Result<bool, Trouble> {

@@ -17,14 +17,17 @@ use rustix::event::PollFlags;
 
 pub(crate) use attach::{Attached, Meeting, attach_all, open_door};
 pub(crate) use bell::Bell;
-pub(crate) use segment::{GENERATIONS, Layout, Segment};
+pub(crate) use segment::{GENERATIONS, LARGES, Layout, Segment};
 
 use super::{
     Area, Beginning, Context, Link, LinkDescription, OperationTag, Pair, PutRequest, Trouble,
 };
-use crate::plan::plan::{CARD_STRIDE, CARDS_MAX, FLAGS_MAX, Flag, Region};
+use crate::plan::plan::{CARD_BYTES, CARD_STRIDE, CARDS_MAX, FLAGS_MAX, Flag, Region};
 use crate::plan::types::Rank;
 use crate::sync::atomic::{Ordering, fence};
+
+/// Bytes of a card before its values: the word that says whose they are.
+const CARD_HEAD: u64 = 8;
 
 /// Counters of one context of a link.
 #[derive(Debug)]
@@ -88,9 +91,6 @@ impl ShmLink {
         *sent = sent.wrapping_add(1);
         let word = self.theirs.counter(self.rank, context.at_peer(), flag);
         flags::publish(word, counters.tag.tag, *sent);
-        if flags::must_ring(self.theirs.sleeping()) {
-            self.bell.ring();
-        }
     }
 
     /// The peer is in collective `sequence`, or further, with the calls made here: it has completed
@@ -133,6 +133,21 @@ impl ShmLink {
 /// Publishes what collective this rank is in, before it signals anybody.
 pub(crate) fn announce(own: &Segment, tag: OperationTag) {
     flags::post(own.announcement(tag.sequence), tag.sequence, u64::from(tag.tag));
+}
+
+/// Turns up a card of this rank with the bytes at an address on it.
+pub(crate) fn turn_up(own: &Segment, tag: OperationTag, card: u16, values: (*const u8, usize)) {
+    let (source, bytes) = values;
+    let at = own.cards(tag.sequence) + u64::from(card) * CARD_STRIDE + CARD_HEAD;
+    let target = own.area().at(at, CARD_BYTES).filter(|_| bytes as u64 <= CARD_BYTES);
+    let target = target.expect("plans are proved before they run: the values fit the card");
+    // SAFETY:
+    // * the target is inside this rank's segment, and the length was checked just now;
+    // * the source is a span of this rank's memory, resolved by the execution;
+    // * nobody reads the card before it is turned up, and who read what it showed before has
+    //   completed that operation.
+    unsafe { std::ptr::copy_nonoverlapping(source, target, bytes) };
+    flags::turn_up(own.card(tag.sequence, card), tag.tag, tag.sequence);
 }
 
 impl Link for ShmLink {
@@ -232,9 +247,10 @@ impl Link for ShmLink {
     }
 
     fn cards(&self, sequence: u64) -> Option<Area> {
-        let bytes = CARDS_MAX * usize::try_from(CARD_STRIDE).unwrap_or(usize::MAX);
-        let address = self.theirs.area().at(self.theirs.cards(sequence), bytes as u64)?;
-        Some(Area { address, bytes })
+        // From the first value on, so that offsets of a plan are offsets here.
+        let bytes = CARDS_MAX as u64 * CARD_STRIDE - CARD_HEAD;
+        let address = self.theirs.area().at(self.theirs.cards(sequence) + CARD_HEAD, bytes)?;
+        Some(Area { address, bytes: usize::try_from(bytes).ok()? })
     }
 
     fn wake(&mut self) {

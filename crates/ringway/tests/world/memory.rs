@@ -19,10 +19,27 @@ fn a_communicator_keeps_to_its_memory() {
     let texts = refusals(|_| settings(&[("RINGWAY_MAX_BYTES", "64K")]));
     for text in texts {
         assert!(text.contains("RINGWAY_MAX_BYTES allows 65536"), "{text}");
-        assert!(text.contains("NCCL_BUFFSIZE"), "{text}");
     }
-    let frugal = settings(&[("RINGWAY_MAX_BYTES", "1M"), ("NCCL_BUFFSIZE", "64K")]);
-    ringway::testing::world_with(2, &frugal, |comm| comm.barrier().unwrap());
+    for most in ["1M", "3M", "100M"] {
+        let frugal = settings(&[("RINGWAY_MAX_BYTES", most)]);
+        let limit = most.trim_end_matches('M').parse::<u64>().unwrap() << 20;
+        ringway::testing::world_with(2, &frugal, |comm| {
+            assert!(comm.memory_bytes() <= limit, "{} of {most}", comm.memory_bytes());
+            let mut values = vec![1.0_f32; 1 << 20];
+            comm.all_reduce_in_place(&mut values, ringway::ReduceOp::Sum).unwrap();
+            assert!(values.iter().all(|value| *value == 2.0));
+        });
+    }
+}
+
+#[test]
+fn a_communicator_takes_little_by_default() {
+    let _watchdog = watchdog("memory::a_communicator_takes_little_by_default");
+    for ranks in [1, 2, 16, 32] {
+        ringway::testing::world(ranks, |comm| {
+            assert!(comm.memory_bytes() <= 16 << 20, "{ranks} ranks: {}", comm.memory_bytes());
+        });
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use super::scenario::{Fault, Piece};
 use super::world::{UNUSED, World};
 use crate::error::{Error, ErrorKind};
 use crate::plan::types::{Collective, Rank};
-use crate::transport::shm::GENERATIONS;
+use crate::transport::shm::{GENERATIONS, LARGES};
 
 /// Checks everything.
 pub(super) fn check(world: &World<'_>) -> Result<(), String> {
@@ -43,13 +43,12 @@ fn buffers(player: &Player) -> Result<(), String> {
 }
 
 /// Nobody wrote to scratch that no operation was given.
-fn scratch(player: &Player, used: [u64; GENERATIONS + 1]) -> Result<(), String> {
+fn scratch(player: &Player, used: [u64; GENERATIONS + LARGES]) -> Result<(), String> {
     let layout = player.own.layout();
     for (slot, used) in used.into_iter().enumerate() {
-        let (base, bytes) = if slot == GENERATIONS {
-            (layout.large(), layout.large_bytes)
-        } else {
-            (layout.small(slot as u64), layout.small_bytes)
+        let (base, bytes) = match slot.checked_sub(GENERATIONS) {
+            Some(large) => (layout.large(large as u64), layout.large_bytes),
+            None => (layout.small(slot as u64), layout.small_bytes),
         };
         if let Some(offset) = super::first_other(&player.own, (base + used, bytes - used), UNUSED) {
             let at = used + offset;

@@ -59,6 +59,10 @@ impl Fabric for Rough<'_> {
         self.links.flush(peer)
     }
 
+    fn settle(&mut self) {
+        self.links.settle();
+    }
+
     fn put(
         &mut self,
         peer: Rank,
@@ -118,12 +122,11 @@ impl Fabric for Rough<'_> {
         self.links.window(peer)
     }
 
-    unsafe fn show(&mut self, tag: OperationTag, card: u16, source: *const u8, bytes: usize) {
+    fn show(&mut self, tag: OperationTag, card: u16, values: (*const u8, usize)) {
         if self.mutation == Some(Mutation::DropSignals) && self.random.percent(20) {
             return;
         }
-        // SAFETY: the caller's promise.
-        unsafe { self.links.show(tag, card, source, bytes) };
+        self.links.show(tag, card, values);
     }
 
     fn seen(&mut self, peer: Rank, tag: OperationTag, card: u16) -> Result<bool, Trouble> {

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::executor::{Execution, Links, Prepared, Progress};
 use crate::plan::rng::Random;
 use crate::plan::types::Rank;
-use crate::transport::shm::{self, GENERATIONS, Segment, flags};
+use crate::transport::shm::{self, GENERATIONS, LARGES, Segment, flags};
 use crate::transport::{Area, Context, OperationTag, Pair, Trouble};
 
 /// As in the engine.
@@ -85,8 +85,8 @@ pub(super) struct Player {
     pub(super) asks: bool,
     pub(super) next_us: u64,
     pub(super) started_us: u64,
-    /// Bytes used of each generation of small scratch, and of the large one.
-    pub(super) used: [u64; GENERATIONS + 1],
+    /// Bytes used of each generation of small scratch, and of the large areas.
+    pub(super) used: [u64; GENERATIONS + LARGES],
     neighbours: Arc<[Rank]>,
     /// The hash of the calls made so far.
     history: u32,
@@ -132,7 +132,7 @@ impl Player {
             asks: false,
             next_us: u64::MAX,
             started_us: 0,
-            used: [0; GENERATIONS + 1],
+            used: [0; GENERATIONS + LARGES],
             neighbours,
             history: 0,
             scratch: ScratchUse::default(),
@@ -188,8 +188,9 @@ impl Player {
 
     fn note_use(&mut self, base: u64, bytes: u64) {
         let layout = self.own.layout();
-        let index = (0..GENERATIONS).find(|index| layout.small(*index as u64) == base);
-        let slot = index.unwrap_or(GENERATIONS);
+        let small = (0..GENERATIONS).map(|index| layout.small(index as u64));
+        let large = (0..LARGES).map(|index| layout.large(index as u64));
+        let slot = small.chain(large).position(|place| place == base).expect("it was assigned");
         self.used[slot] = self.used[slot].max(bytes);
     }
 

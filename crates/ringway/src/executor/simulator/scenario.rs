@@ -88,6 +88,32 @@ pub(super) struct Scenario {
 }
 
 impl Scenario {
+    /// Two ranks broadcast, and a third, which they do not wait for, gathers: what it sends lands in
+    /// the scratch from which the value is read.
+    pub(super) fn intrusion(seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let (ranks, hosts) = (3, vec![0; 3]);
+        let pieces = |collective| vec![Piece::direct(collective, ranks)];
+        Self {
+            ranks,
+            hosts,
+            tuning: Tuning { lanes: 1, slot_bytes: 256, slots: 2, scratch_bytes: 1 << 15 },
+            small_bytes: 1 << 13,
+            operations: vec![Operation { pieces: pieces(Collective::Broadcast) }],
+            fault: Fault::Mismatch {
+                rank: 1,
+                operation: 0,
+                instead: Operation { pieces: pieces(Collective::Gather) },
+            },
+            pace_us: (0..3).map(|_| 1 + random.below(30)).collect(),
+            stall: 0,
+            late_us_max: random.pick(&[1, 20, 100]),
+            deadline_us: 1_000_000,
+            // Whatever else a seed stands for has no part in this.
+            ..Self::new(seed)
+        }
+    }
+
     /// The scenario of a seed: every fifth has a fault.
     pub(super) fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
@@ -313,6 +339,21 @@ impl Piece {
                 problems,
                 rough,
             };
+        }
+    }
+
+    /// Forty values with root 0, straight from rank to rank.
+    fn direct(collective: Collective, ranks: u32) -> Self {
+        let mut call = Call::new(collective, DataType::F32, 40);
+        call.level = Some(Level::Run);
+        let problem = call.problem(ranks, Level::Run).expect("a good call");
+        let each = ranks as usize;
+        Self {
+            algorithm: Algorithm::Direct,
+            calls: vec![call; each],
+            problems: vec![problem; each],
+            in_place: vec![false; each],
+            rough: false,
         }
     }
 

@@ -90,7 +90,7 @@ pub(crate) fn posted((stamp, word): (&AtomicU64, &AtomicU64), sequence: u64) -> 
 ///
 /// # Memory ordering
 /// The fence stands between the store here and the look that follows; its partner is the fence
-/// in [`must_ring`] between the signaller's counter and its look at this word. One of the two
+/// in [`settle`] between the signaller's counter and its look at this word. One of the two
 /// sees the other: either the sleeper sees the signal, or the signaller sees the sleeper. The two
 /// exchanges order a ring that comes late against the next nap (and loom, which does not know
 /// that an exchange follows at once what it read, needs them to).
@@ -104,14 +104,12 @@ pub(crate) fn get_up(sleeping: &AtomicU32) {
     sleeping.store(0, Ordering::Relaxed);
 }
 
-/// After a signal: whether the peer sleeps and this rank is the one to ring its bell.
-/// See [`lie_down`].
-pub(crate) fn must_ring(sleeping: &AtomicU32) -> bool {
+/// Stands between signals and the looks at who sleeps: one for many of both. See [`lie_down`].
+pub(crate) fn settle() {
     fence(Ordering::SeqCst);
-    sleeps(sleeping)
 }
 
-/// As [`must_ring`], where the caller has fenced: one fence serves for all who may sleep.
+/// After a signal and [`settle`]: whether the peer sleeps and this rank is the one to ring its bell.
 pub(crate) fn sleeps(sleeping: &AtomicU32) -> bool {
     sleeping.load(Ordering::Relaxed) != 0 && sleeping.swap(0, Ordering::AcqRel) != 0
 }
@@ -181,7 +179,8 @@ mod loom_tests {
         #[expect(unsafe_code, reason = "loom's cell checks every access")]
         shared.payload.with_mut(|payload| unsafe { *payload = value });
         publish(&shared.word, 7, count);
-        if must_ring(&shared.sleeping) {
+        settle();
+        if sleeps(&shared.sleeping) {
             *shared.bell.lock().unwrap() = true;
             shared.rung.notify_one();
         }

@@ -11,7 +11,7 @@
 //!        ├ pairs: rank 0 │ rank 1 │ …    each 16 × (sequence, pair) │
 //!        ├ message slots: rank 0 │ rank 1 │ …                      │
 //!        ├ scratch: 8 generations for small operations             │
-//!        └          one large area ────────────────────────────────┘
+//!        └          two large areas, in turn ──────────────────────┘
 //! ```
 //!
 //! **Invariant:** memory that another process may write is reached through atomics and raw copies
@@ -36,7 +36,8 @@ const SLEEPING: usize = 64;
 const DONE: usize = 128;
 const ANNOUNCEMENTS: usize = 1024;
 const CARDS: usize = 4096;
-const COUNTERS: usize = CARDS + GENERATIONS * CARDS_MAX * CARD_STRIDE as usize;
+const COUNTERS: usize = CARDS + GENERATIONS * CARDS_MAX * 64;
+const _: () = assert!(CARD_STRIDE == 64, "counters begin behind the cards");
 
 /// Announcements kept; more than operations a peer can be ahead.
 pub(crate) const ANNOUNCED: u64 = 64;
@@ -46,6 +47,9 @@ pub(crate) const PAIRED: u64 = 16;
 
 /// Operations that may be in flight on small scratch before the oldest must be over everywhere.
 pub(crate) const GENERATIONS: usize = 8;
+
+/// Large areas: while one operation is still being read, the next has another to write to.
+pub(crate) const LARGES: usize = 2;
 
 /// Flags of a message context.
 const MESSAGE_FLAGS: usize = 8;
@@ -58,17 +62,17 @@ pub(crate) struct Layout {
     pub(crate) ranks: u32,
     /// Bytes of one generation of small scratch.
     pub(crate) small_bytes: u64,
-    /// Bytes of the large scratch.
+    /// Bytes of one large area.
     pub(crate) large_bytes: u64,
     /// Bytes of the message slots of one sender.
     pub(crate) message_bytes: u64,
 }
 
 impl Layout {
-    /// A layout with `scratch_bytes` of large scratch.
+    /// A layout with `scratch_bytes` in each large area.
     pub(crate) fn new(ranks: u32, scratch_bytes: u64) -> Self {
         let scratch = scratch_bytes.next_multiple_of(4096);
-        let message = (scratch / u64::from(ranks.max(1))).clamp(8 << 10, 512 << 10);
+        let message = (scratch / u64::from(ranks.max(1))).clamp(8 << 10, 256 << 10);
         Self {
             ranks,
             small_bytes: (scratch / 32).clamp(16 << 10, 128 << 10).next_multiple_of(4096),
@@ -96,14 +100,15 @@ impl Layout {
         scratch + index % GENERATIONS as u64 * self.small_bytes
     }
 
-    /// Where the large scratch begins.
-    pub(crate) fn large(&self) -> u64 {
-        self.small(0) + GENERATIONS as u64 * self.small_bytes
+    /// Where large area `index` begins.
+    pub(crate) fn large(&self, index: u64) -> u64 {
+        let first = self.small(0) + GENERATIONS as u64 * self.small_bytes;
+        first + index % LARGES as u64 * self.large_bytes
     }
 
     /// Bytes of the whole segment.
     pub(crate) fn bytes(&self) -> u64 {
-        self.large() + self.large_bytes
+        self.large(0) + LARGES as u64 * self.large_bytes
     }
 
     fn hash(&self) -> u64 {
