@@ -38,7 +38,7 @@ pub type Flag = u16;
 pub const FLAGS_MAX: usize = 128;
 
 /// Most cards a plan may use.
-pub const CARDS_MAX: usize = 16;
+pub const CARDS_MAX: usize = 32;
 
 /// Bytes of values on a card: a cache line, less the word that says whose they are.
 pub const CARD_BYTES: u64 = 56;

@@ -1,11 +1,11 @@
 //! Tiny: every rank turns up its values on cards, and takes from the others' cards what it needs.
 //!
 //! A card is one cache line that holds the values and the word that says they are there, so a reader
-//! fetches both at once. Only inside a host, and only for what fits one card: with two, showing a
-//! stage is as quick.
+//! fetches both at once. Only inside a host, and only for what fits a card: either all that a rank
+//! has to show, or, where each rank wants another block of it, each block on cards of its own.
 
 use crate::build::Builder;
-use crate::plan::{CARD_BYTES, Operand};
+use crate::plan::{CARD_BYTES, CARDS_MAX, Operand};
 use crate::problem::{Counts, Extent, Problem};
 use crate::types::{Collective, Rank};
 
@@ -28,16 +28,66 @@ pub(super) fn supports(problem: &Problem, hosts: &[u32]) -> Result<(), String> {
     if matches!(problem.counts, Counts::Pairwise { .. }) {
         return Err("nobody knows how many cards an all_to_all_v needs".to_owned());
     }
-    let cards = cards(problem);
-    if cards > 1 {
-        return Err(format!("more than the {CARD_BYTES} bytes of a card"));
+    match Deck::of(problem) {
+        Some(_) => Ok(()),
+        None => Err(format!("more than fits cards of {CARD_BYTES} bytes")),
     }
-    Ok(())
 }
 
-/// Values on a card.
-fn card_values(problem: &Problem) -> u64 {
-    CARD_BYTES / problem.data_type.size() as u64
+/// How values stand on cards.
+#[derive(Clone, Copy)]
+struct Deck {
+    /// Values of a card.
+    values: u64,
+    /// Cards for the block of each rank; `None` where one card holds all.
+    per_block: Option<u64>,
+}
+
+impl Deck {
+    fn of(problem: &Problem) -> Option<Self> {
+        let values = CARD_BYTES / problem.data_type.size() as u64;
+        let shown = (0..problem.ranks).filter_map(|rank| shown(problem, rank));
+        if shown.max().unwrap_or(0) <= values {
+            return Some(Self { values, per_block: None });
+        }
+        let scattered = matches!(
+            problem.collective,
+            Collective::ReduceScatter | Collective::Scatter | Collective::AllToAll
+        );
+        let longest = (0..problem.ranks).map(|rank| problem.block(rank).count).max();
+        let each = longest.unwrap_or(0).div_ceil(values);
+        let cards = each.checked_mul(u64::from(problem.ranks));
+        let fits = scattered && cards.is_some_and(|cards| cards <= CARDS_MAX as u64);
+        fits.then_some(Self { values, per_block: Some(each) })
+    }
+
+    fn cards(self, ranks: u32) -> u16 {
+        let cards = self.per_block.map_or(1, |each| each * u64::from(ranks));
+        u16::try_from(cards).expect("few cards")
+    }
+
+    /// Where the block `extent`, which rank `of` wants, stands in a deck.
+    fn cuts(self, of: Rank, extent: Extent) -> Vec<Cut> {
+        let Some(each) = self.per_block else {
+            return vec![Cut { card: 0, skip: extent.start, values: extent }];
+        };
+        (u64::from(of) * each..)
+            .zip(extent.pieces(self.values))
+            .map(|(card, values)| Cut {
+                card: u16::try_from(card).expect("few cards"),
+                skip: 0,
+                values,
+            })
+            .collect()
+    }
+}
+
+/// A part of an input that stands on one card.
+struct Cut {
+    card: u16,
+    /// Values of the card before it.
+    skip: u64,
+    values: Extent,
 }
 
 /// How many values a rank shows; `None` where nobody looks at its cards.
@@ -46,62 +96,50 @@ fn shown(problem: &Problem, rank: Rank) -> Option<u64> {
     match problem.collective {
         Collective::Broadcast | Collective::Scatter => root.then(|| problem.input_count(rank)),
         Collective::Reduce | Collective::Gather => (!root).then(|| problem.input_count(rank)),
+        Collective::Barrier => Some(0),
         _ => Some(problem.input_count(rank)),
     }
-}
-
-/// Cards of the rank that shows most.
-fn cards(problem: &Problem) -> u64 {
-    // An empty card says that its rank has come.
-    if problem.collective == Collective::Barrier {
-        return 1;
-    }
-    let most = (0..problem.ranks).filter_map(|rank| shown(problem, rank)).max().unwrap_or(0);
-    most.div_ceil(card_values(problem))
 }
 
 pub(super) fn build(builder: &mut Builder<'_>) {
     let context = builder.context();
     let (problem, rank, ranks) = (context.problem, context.rank, context.ranks());
-    let lane = 0;
-    builder.lane(lane);
-    builder.cards(u16::try_from(cards(problem)).expect("supports() has looked"));
+    let deck = Deck::of(problem).expect("supports() has looked");
+    builder.lane(0);
+    builder.cards(deck.cards(ranks));
+    // Each begins with another, so that not all fetch the same line at once.
     let peers: Vec<Rank> = (1..ranks).map(|distance| (rank + distance) % ranks).collect();
-    if problem.collective == Collective::Barrier {
-        builder.show(lane, builder.input(Extent::new(0, 0)), 0);
-        for peer in peers {
-            builder.see(lane, peer, 0);
-        }
-        return;
-    }
-    let values = card_values(problem);
     if let Some(count) = shown(problem, rank) {
-        for (card, piece) in (0..).zip(Extent::new(0, count).pieces(values)) {
-            builder.show(lane, builder.input(piece), card);
+        if deck.per_block.is_none() {
+            builder.show(0, builder.input(Extent::new(0, count)), 0);
+        } else {
+            for peer in &peers {
+                for cut in deck.cuts(*peer, problem.block(*peer)) {
+                    builder.show(0, builder.input(cut.values), cut.card);
+                }
+            }
         }
     }
     match problem.collective {
-        Collective::AllReduce | Collective::Reduce => {
-            if problem.collective == Collective::AllReduce || rank == problem.root {
-                fold(builder, Extent::new(0, problem.count()), 0);
-            }
+        // An empty card says that its rank has come.
+        Collective::Barrier => peers.iter().for_each(|peer| builder.see(0, *peer, 0)),
+        Collective::AllReduce => fold(builder, deck, &peers, Extent::new(0, problem.count())),
+        Collective::Reduce if rank == problem.root => {
+            fold(builder, deck, &peers, Extent::new(0, problem.count()));
         }
-        Collective::ReduceScatter => {
-            let block = problem.block(rank);
-            fold(builder, block, block.start);
-        }
-        _ => collect(builder, &peers),
+        Collective::Reduce => {}
+        Collective::ReduceScatter => fold(builder, deck, &peers, problem.block(rank)),
+        _ => collect(builder, deck, &peers),
     }
 }
 
-/// Folds `extent` of all inputs, in rank order; it belongs at `extent.start - base` of the output.
-fn fold(builder: &mut Builder<'_>, extent: Extent, base: u64) {
+/// Folds `extent` of all inputs, in rank order, into the output.
+fn fold(builder: &mut Builder<'_>, deck: Deck, peers: &[Rank], extent: Extent) {
     let context = builder.context();
     let (rank, ranks) = (context.rank, context.ranks());
-    for cut in cuts(extent, card_values(context.problem)) {
-        // All cards are on their way at once; who comes last is waited for longest.
-        for peer in (0..ranks).filter(|peer| *peer != rank) {
-            builder.see(0, peer, cut.card);
+    for cut in deck.cuts(rank, extent).iter().filter(|cut| cut.values.count > 0) {
+        for peer in peers {
+            builder.see(0, *peer, cut.card);
         }
         let operands: Vec<Operand> = (0..ranks)
             .map(|source| match source {
@@ -112,13 +150,13 @@ fn fold(builder: &mut Builder<'_>, extent: Extent, base: u64) {
                 },
             })
             .collect();
-        let place = Extent::new(cut.values.start - base, cut.values.count);
+        let place = Extent::new(cut.values.start - extent.start, cut.values.count);
         builder.reduce(0, &operands, builder.output(place), true);
     }
 }
 
 /// Takes from everybody what this rank gets of it, as it is.
-fn collect(builder: &mut Builder<'_>, peers: &[Rank]) {
+fn collect(builder: &mut Builder<'_>, deck: Deck, peers: &[Rank]) {
     let context = builder.context();
     let (problem, rank) = (context.problem, context.rank);
     // What this rank gets of `from`: where it stands in that rank's input, and where it goes.
@@ -139,34 +177,11 @@ fn collect(builder: &mut Builder<'_>, peers: &[Rank]) {
     builder.copy(0, builder.input(own), target);
     for peer in peers {
         let (extent, place) = wanted(*peer);
-        for cut in cuts(extent, card_values(problem)) {
+        for cut in deck.cuts(rank, extent).iter().filter(|cut| cut.values.count > 0) {
             builder.see(0, *peer, cut.card);
             let source = builder.card(*peer, cut.card, cut.skip, cut.values.count);
             let start = place + cut.values.start - extent.start;
             builder.copy(0, source, builder.output(Extent::new(start, cut.values.count)));
         }
     }
-}
-
-/// A part of an input that stands on one card.
-struct Cut {
-    card: u16,
-    /// Values of the card before it.
-    skip: u64,
-    values: Extent,
-}
-
-/// `extent` of an input, cut where one card ends and the next begins.
-fn cuts(extent: Extent, values: u64) -> impl Iterator<Item = Cut> {
-    let end = extent.start + extent.count;
-    let first = extent.start / values;
-    (first..end.div_ceil(values)).filter_map(move |card| {
-        let start = extent.start.max(card * values);
-        let stop = end.min((card + 1) * values);
-        (stop > start).then(|| Cut {
-            card: u16::try_from(card).expect("few cards"),
-            skip: start - card * values,
-            values: Extent::new(start, stop - start),
-        })
-    })
 }

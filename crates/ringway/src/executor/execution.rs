@@ -136,7 +136,10 @@ impl Execution {
     pub(crate) fn new(prepared: Arc<Prepared>, parts: Vec<Part>, neighbours: Arc<[Rank]>) -> Self {
         let lanes = vec![LaneState::default(); prepared.plan.lanes.len()];
         let operands = Vec::with_capacity(prepared.operands_most);
-        let unmet = neighbours.iter().copied().filter(|peer| !prepared.waits_for(*peer)).collect();
+        // Cards are written by their owner only: nobody else's call can have touched them.
+        let exposed = prepared.plan.scratch_bytes > 0;
+        let unmet = neighbours.iter().copied();
+        let unmet = unmet.filter(|peer| exposed && !prepared.waits_for(*peer)).collect();
         let nothing = Area { address: std::ptr::null_mut(), bytes: 0 };
         let buffers =
             Buffers { inputs: Vec::new(), outputs: Vec::new(), scratch: nothing, scratch_base: 0 };

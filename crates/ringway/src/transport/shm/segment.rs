@@ -5,8 +5,8 @@
 //! 64     │ sleeping   (own cache line: set by the owner, taken by   │
 //! 128    │ done        whoever rings)                              │
 //! 1024   │ announcements: 64 × (sequence, tag)                     │
-//! 4096   │ cards: 8 generations of 16 cache lines                   │
-//! 12288  │ counters raised here: rank 0 │ rank 1 │ …               │
+//! 4096   │ cards: 8 generations of 32 cache lines                   │
+//! 20480  │ counters raised here: rank 0 │ rank 1 │ …               │
 //!        │   each 128 collective · 8 send · 8 receive words        │
 //!        ├ pairs: rank 0 │ rank 1 │ …    each 16 × (sequence, pair) │
 //!        ├ message slots: rank 0 │ rank 1 │ …                      │
