@@ -69,7 +69,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::os;
 use crate::plan::types::Rank;
 
-pub use peer::PeerInfo;
+pub use peer::{Company, PeerInfo};
 pub use unique_id::{UNIQUE_ID_BYTES, UniqueId};
 
 /// The longest blob a rank may hand to the others.

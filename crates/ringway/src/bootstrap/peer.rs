@@ -21,6 +21,17 @@ const CPU_WORDS_MAX: usize = 1024;
 /// A whole rank, in the units in which time on CPUs is counted.
 const SHARE: u64 = 1 << 16;
 
+/// Who else runs on a rank's CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Company {
+    /// No rank that is known.
+    None,
+    /// Others, and there is a CPU for each.
+    Some,
+    /// More ranks than CPUs.
+    Crowd,
+}
+
 /// What the ranks know of one another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerInfo {
@@ -70,10 +81,10 @@ impl PeerInfo {
         self.boot_id == other.boot_id && self.net_namespace == other.net_namespace
     }
 
-    /// Whether more ranks want to run on the CPUs this one may use than `cores`, whatever way they
-    /// are reached: ranks of one machine take each other's time also where they share no memory.
+    /// Who else runs on the CPUs this rank may use, `cores` of them, however it is reached: ranks of
+    /// one machine take each other's time also where they share no memory.
     #[must_use]
-    pub fn is_crowded(&self, peers: &[Self], cores: usize) -> bool {
+    pub fn company(&self, peers: &[Self], cores: usize) -> Company {
         let here = peers.iter().filter(|peer| peer.boot_id == self.boot_id);
         let count = |words: &mut dyn Iterator<Item = u64>| -> u64 {
             words.map(|word| u64::from(word.count_ones())).sum()
@@ -84,7 +95,11 @@ impl PeerInfo {
             let shared = count(&mut peer.cpus.iter().zip(&self.cpus).map(|(a, b)| a & b));
             if all == 0 || self.cpus.is_empty() { SHARE } else { SHARE * shared / all }
         };
-        here.map(load).sum::<u64>() > SHARE * cores as u64
+        match here.map(load).sum::<u64>() {
+            wanted if wanted > SHARE * cores as u64 => Company::Crowd,
+            wanted if wanted > SHARE => Company::Some,
+            _ => Company::None,
+        }
     }
 
     pub(super) fn check(&self) -> Result<()> {
@@ -174,27 +189,24 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_crowded_where_they_share_cpus() {
+    fn ranks_that_share_cpus_know_it() {
         let on = |all: &[&[u64]]| -> Vec<PeerInfo> {
             (0..).zip(all).map(|(number, cpus)| rank(number, "a", cpus)).collect()
         };
+        let company = |ranks: &[PeerInfo], cores| ranks[0].company(ranks, cores);
         let both = on(&[&[3], &[3]]);
-        assert!(!both[0].is_crowded(&both, 2));
-        let four = on(&[&[3], &[3], &[3], &[3]]);
-        assert!(four[0].is_crowded(&four, 2));
+        assert_eq!(company(&both, 2), Company::Some);
+        // Memory or not: whoever shares the CPUs counts.
+        assert_eq!(company(&on(&[&[3], &[3], &[3], &[3]]), 2), Company::Crowd);
         // Each has a CPU of its own: nobody is in the way, though each sees one CPU only.
-        let pinned = on(&[&[1], &[2], &[4], &[8]]);
-        assert!(!pinned[0].is_crowded(&pinned, 1));
-        let same = on(&[&[1], &[1], &[4], &[8]]);
-        assert!(same[0].is_crowded(&same, 1) && !same[2].is_crowded(&same, 1));
+        assert_eq!(company(&on(&[&[1], &[2], &[4], &[8]]), 1), Company::None);
+        assert_eq!(company(&on(&[&[1], &[1], &[4], &[8]]), 1), Company::Crowd);
         // A limit on time (a container's) counts as so many CPUs.
-        assert!(both[0].is_crowded(&both, 1));
+        assert_eq!(company(&both, 1), Company::Crowd);
         // CPUs nobody told are taken to be the same ones.
-        let unknown = on(&[&[], &[3], &[3]]);
-        assert!(unknown[0].is_crowded(&unknown, 2) && unknown[1].is_crowded(&unknown, 2));
+        assert_eq!(company(&on(&[&[], &[3], &[3]]), 2), Company::Crowd);
         // Another machine's CPUs are others.
-        let far = [rank(0, "a", &[1]), rank(1, "b", &[1])];
-        assert!(!far[0].is_crowded(&far, 1));
+        assert_eq!(company(&[rank(0, "a", &[1]), rank(1, "b", &[1])], 1), Company::None);
     }
 
     #[test]

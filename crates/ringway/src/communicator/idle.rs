@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use crate::bootstrap::Company;
+
 /// Longest sleep: deadlines and the health of the job are looked at this often.
 const NAP: Duration = Duration::from_millis(50);
 
@@ -16,6 +18,8 @@ const SELFISH: Duration = Duration::from_micros(10);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     spin: Duration,
+    /// Of the spin, the part in which nobody else is let on the core.
+    selfish: Duration,
     yields: Duration,
     /// Looks between two looks at the clock.
     stride: u32,
@@ -25,10 +29,12 @@ impl Patience {
     /// With a core for every rank of this machine spinning is cheap and quick; where they are
     /// crowded it takes the time of the very rank one waits for. A look at memory is shorter than
     /// one at the clock, a look at sockets is longer.
-    pub(crate) fn new(crowded: bool, sockets: bool, wanted: Option<Duration>) -> Self {
+    pub(crate) fn new(company: Company, sockets: bool, wanted: Option<Duration>) -> Self {
+        let crowded = company == Company::Crowd;
         let spin = wanted.unwrap_or_else(|| Duration::from_micros(if crowded { 0 } else { 50 }));
         let yields = Duration::from_micros(if crowded { 100 } else { 50 });
-        Self { spin, yields, stride: if sockets { 1 } else { 32 } }
+        let selfish = if company == Company::None { spin } else { spin.min(SELFISH) };
+        Self { spin, selfish, yields, stride: if sockets { 1 } else { 32 } }
     }
 }
 
@@ -69,7 +75,7 @@ impl Idle {
     /// read every 32 spins only; it is read at every yield.
     pub(crate) fn pass(&mut self) -> Next {
         self.turns += 1;
-        let Patience { spin, yields, stride } = self.patience;
+        let Patience { spin, selfish, yields, stride } = self.patience;
         if !spin.is_zero() && !self.turns.is_multiple_of(stride) {
             // At first the answer is on its way, and a pause may take longer than it does.
             if self.turns > EAGER {
@@ -85,7 +91,7 @@ impl Idle {
         if waited >= spin + yields {
             return Next::Sleep(NAP);
         }
-        if waited >= spin.min(SELFISH) {
+        if waited >= selfish {
             std::thread::yield_now();
         }
         Next::Look

@@ -84,7 +84,7 @@ impl Communicator {
         let control = start_control(&mut session, &journal, &arrivals, bell)?;
         let local = hosts.iter().filter(|host| **host == hosts[rank as usize]).count();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let crowded = session.peers[rank as usize].is_crowded(&session.peers, cores);
+        let company = session.peers[rank as usize].company(&session.peers, cores);
         let number = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
         let connections = Connections {
             least: number(config.sockets_per_peer()),
@@ -106,7 +106,7 @@ impl Communicator {
             arrivals,
             health: Arc::clone(control.health()),
             journal,
-            patience: Patience::new(crowded, local < hosts.len(), config.spin),
+            patience: Patience::new(company, local < hosts.len(), config.spin),
             connections,
             neighbours: (0..size)
                 .filter(|peer| *peer != rank && hosts[*peer as usize] == hosts[rank as usize])

@@ -387,3 +387,119 @@ fn receive_in_place(stream: &impl Stream, arriving: &mut Arriving) -> Arrival {
     }
     arrived
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::OperationTag;
+    use super::*;
+    use crate::plan::plan::{Landing, Region};
+    use std::collections::VecDeque;
+    use std::os::fd::AsFd;
+    use std::sync::Mutex;
+
+    /// A socket that counts how it is read.
+    #[derive(Debug)]
+    struct Counted {
+        bytes: Mutex<VecDeque<u8>>,
+        rooms: Mutex<Vec<usize>>,
+        descriptor: std::fs::File,
+    }
+
+    impl Stream for Counted {
+        fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+            Ok(parts.iter().map(|part| part.len()).sum())
+        }
+
+        fn receive(&self, room: &mut [u8]) -> Arrival {
+            let mut bytes = self.bytes.lock().unwrap();
+            self.rooms.lock().unwrap().push(room.len());
+            let got = bytes.len().min(room.len());
+            room.iter_mut().zip(bytes.drain(..got)).for_each(|(to, from)| *to = from);
+            if got == 0 { Arrival::Nothing } else { Arrival::Bytes(got) }
+        }
+
+        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+            Some(self.descriptor.as_fd())
+        }
+    }
+
+    /// Takes every payload into one buffer.
+    struct Taker {
+        buffer: Vec<u8>,
+        landed: usize,
+    }
+
+    impl Receiver for Taker {
+        fn admit(&self, _header: &Header) -> Result<Admission, Failure> {
+            Ok(Admission::Payload(self.buffer.as_ptr().cast_mut()))
+        }
+
+        fn land(&mut self, _header: &Header) {
+            self.landed += 1;
+        }
+    }
+
+    fn connection(payloads: &[usize]) -> Connection<Counted> {
+        let mut bytes = VecDeque::new();
+        for payload in payloads {
+            let header = Header {
+                kind: Kind::Put,
+                context: Context::Collective,
+                tag: OperationTag { sequence: 1, tag: 1 },
+                flag: Some(0),
+                target: Landing { region: Region::Scratch, offset: 0 },
+                bytes: *payload as u64,
+            };
+            bytes.extend(header.encode());
+            bytes.extend(std::iter::repeat_n(7, *payload));
+        }
+        let descriptor = std::fs::File::open("/dev/null").unwrap();
+        let stream = Counted { bytes: Mutex::new(bytes), rooms: Mutex::default(), descriptor };
+        Connection::new(stream, AHEAD)
+    }
+
+    fn rooms(connection: &Connection<Counted>) -> Vec<usize> {
+        std::mem::take(&mut connection.stream.rooms.lock().unwrap())
+    }
+
+    #[test]
+    fn what_came_alone_costs_one_read() {
+        let mut one = connection(&[8]);
+        let mut taker = Taker { buffer: vec![0; 8], landed: 0 };
+        assert!(one.receive(&mut taker).unwrap());
+        assert_eq!((taker.landed, rooms(&one).len()), (1, 1));
+        assert_eq!(taker.buffer, [7; 8]);
+    }
+
+    #[test]
+    fn behind_a_long_payload_the_next_lands_in_place() {
+        const LONG: usize = 256 << 10;
+        let mut one = connection(&[LONG, LONG, LONG, 8, 8]);
+        let mut taker = Taker { buffer: vec![0; LONG], landed: 0 };
+        while one.receive(&mut taker).unwrap() {}
+        assert_eq!(taker.landed, 5);
+        let rooms = rooms(&one);
+        // Only the first, which nobody could foresee, goes by way of the read-ahead buffer.
+        assert_eq!(rooms.iter().filter(|room| **room == AHEAD).count(), 2, "{rooms:?}");
+        assert!(rooms.contains(&AHEAD_LONG) && rooms.len() <= 8, "{rooms:?}");
+    }
+
+    #[test]
+    fn a_silent_connection_is_mostly_left_alone() {
+        let mut one = connection(&[]);
+        let mut taker = Taker { buffer: Vec::new(), landed: 0 };
+        for _ in 0..1000 {
+            assert!(!one.poll(&mut taker).unwrap());
+        }
+        let reads = rooms(&one).len();
+        assert!((100..200).contains(&reads), "{reads}");
+        // What a lane has looked at is not looked at again in the same turn.
+        one.receive(&mut taker).unwrap();
+        one.silent = 0;
+        assert_eq!(rooms(&one).len(), 1);
+        one.poll(&mut taker).unwrap();
+        assert_eq!(rooms(&one).len(), 0);
+        one.poll(&mut taker).unwrap();
+        assert_eq!(rooms(&one).len(), 1);
+    }
+}
