@@ -25,6 +25,8 @@ pub(crate) struct InterfaceAddress {
     pub(crate) scope_id: u32,
     /// Bits of the address that its subnet shares.
     pub(crate) prefix: u8,
+    /// Whether the interface leads to one other end only, as tunnels do.
+    pub(crate) tunnel: bool,
     /// Whether the interface is the loopback.
     pub(crate) loopback: bool,
 }
@@ -74,6 +76,7 @@ pub(crate) fn interface_addresses() -> io::Result<Vec<InterfaceAddress>> {
             address,
             scope_id,
             prefix: prefix_of(entry.ifa_netmask),
+            tunnel: entry.ifa_flags & libc::IFF_POINTOPOINT.unsigned_abs() != 0,
             loopback: entry.ifa_flags & libc::IFF_LOOPBACK.unsigned_abs() != 0,
         });
     }

@@ -89,7 +89,7 @@ fn choose(
         kept.retain(|one| one.loopback || !is_link_local(&one.address));
     }
     kept.sort_by_key(|one| (one.loopback, is_link_local(&one.address), one.address.is_ipv6()));
-    for one in kept.iter().filter(|one| global(one)) {
+    for one in kept.iter().filter(|one| global(one) && !one.tunnel) {
         // The first address of an interface is its best.
         if !survey.rails.iter().any(|rail| rail.interface == one.name) {
             survey.rails.push(Rail {
@@ -131,6 +131,7 @@ mod tests {
             address,
             scope_id: if is_link_local(&address) { 2 } else { 0 },
             prefix: 24,
+            tunnel: name.starts_with("tun"),
             loopback: address.is_loopback(),
         }
     }
@@ -142,6 +143,7 @@ mod tests {
             at("eth0", "fd00::2"),
             at("eth0", "192.0.2.2"),
             at("docker0", "172.17.0.1"),
+            at("tun0", "10.8.0.1"),
         ]
     }
 
@@ -154,7 +156,13 @@ mod tests {
         let survey = choose(machine(), &|_| Ok(()), Family::Any);
         assert_eq!(
             names(&survey),
-            ["eth0 192.0.2.2", "docker0 172.17.0.1", "eth0 fd00::2", "lo 127.0.0.1"]
+            [
+                "eth0 192.0.2.2",
+                "docker0 172.17.0.1",
+                "tun0 10.8.0.1",
+                "eth0 fd00::2",
+                "lo 127.0.0.1"
+            ]
         );
         let rails: Vec<String> = survey.rails.iter().map(ToString::to_string).collect();
         assert_eq!(rails, ["eth0 192.0.2.2", "docker0 172.17.0.1"]);
@@ -172,7 +180,7 @@ mod tests {
             }
         };
         let survey = choose(machine(), &filter, Family::V4);
-        assert_eq!(names(&survey), ["eth0 192.0.2.2", "lo 127.0.0.1"]);
+        assert_eq!(names(&survey), ["eth0 192.0.2.2", "tun0 10.8.0.1", "lo 127.0.0.1"]);
         let held = ("docker0".to_owned(), "filtered by NCCL_SOCKET_IFNAME=^docker".to_owned());
         assert_eq!(survey.withheld, [held]);
     }

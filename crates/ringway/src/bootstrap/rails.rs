@@ -3,7 +3,8 @@
 //! A rail is an interface that is offered, with its best address. Two ranks pair those whose
 //! addresses are in one subnet, in the order in which they are offered; where no subnet is shared
 //! (every host behind a router), the first with the first, the second with the second. Slow ones
-//! are left out: lanes are equal, and the slowest rail would set the pace of all.
+//! are left out, and those nobody knows the speed of beside others: lanes are equal, and the
+//! slowest rail would set the pace of all. Tunnels are no rails: they run over one.
 //!
 //! *Invariant:* pure, and a rail that is not used is listed with its reason.
 
@@ -103,14 +104,21 @@ fn leave_out_slow(found: &mut Pairing<'_>) {
     };
     let fastest = found.pairs.iter().filter_map(speed).max().unwrap_or(0);
     let Pairing { pairs, refused } = found;
-    pairs.retain(|pair| match speed(pair) {
-        Some(mbps) if mbps < fastest / 2 => {
-            let why = format!("its {mbps} Mbit/s would slow the {fastest} of another down");
-            refused.push((pair.0, why));
-            false
+    pairs.retain(|pair| {
+        let mbps = speed(pair);
+        if keeps_pace(mbps, fastest) {
+            return true;
         }
-        _ => true,
+        let known =
+            mbps.map_or_else(|| "unknown speed".to_owned(), |mbps| format!("{mbps} Mbit/s"));
+        refused.push((pair.0, format!("its {known} may slow the {fastest} of another down")));
+        false
     });
+}
+
+/// Whether a rail of this speed may be used beside the fastest whose speed is known.
+fn keeps_pace(mbps: Option<u32>, fastest: u32) -> bool {
+    fastest == 0 || mbps.is_some_and(|mbps| mbps >= fastest / 2)
 }
 
 /// Rails that every rank has, for those who cut calls into lanes: the same on all ranks, at least 1.
@@ -122,8 +130,7 @@ pub fn count(peers: &[PeerInfo]) -> usize {
     }
     let usable = |peer: &PeerInfo| {
         let fastest = peer.rails.iter().filter_map(|rail| rail.mbps).max().unwrap_or(0);
-        let fast = |rail: &&Rail| rail.mbps.is_none_or(|mbps| mbps >= fastest / 2);
-        peer.rails.iter().filter(fast).count()
+        peer.rails.iter().filter(|rail| keeps_pace(rail.mbps, fastest)).count()
     };
     peers.iter().map(usable).min().unwrap_or(1).max(1)
 }
@@ -187,7 +194,8 @@ mod tests {
             [
                 ("mgmt".to_owned(), format!("10.9.0.{end}"), 24, Some(1000)),
                 ("hs0".to_owned(), format!("fd01::{end}"), 64, Some(100_000)),
-                ("hs1".to_owned(), format!("fd02::{end}"), 64, None),
+                ("hs1".to_owned(), format!("fd02::{end}"), 64, Some(50_000)),
+                ("odd0".to_owned(), format!("fd03::{end}"), 64, None),
                 ("docker0".to_owned(), "172.17.0.1".to_owned(), 16, None),
             ]
         };
@@ -205,7 +213,8 @@ mod tests {
             refused,
             [
                 "docker0 172.17.0.1: the peer has the same address",
-                "mgmt 10.9.0.1: its 1000 Mbit/s would slow the 100000 of another down"
+                "mgmt 10.9.0.1: its 1000 Mbit/s may slow the 100000 of another down",
+                "odd0 fd03::1: its unknown speed may slow the 100000 of another down"
             ]
         );
     }
