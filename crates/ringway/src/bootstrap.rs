@@ -43,6 +43,7 @@ pub mod interfaces;
 pub mod launcher;
 mod peer;
 pub mod pmi;
+pub mod rails;
 pub mod rendezvous;
 mod socket;
 mod unique_id;
@@ -60,6 +61,7 @@ use self::frame::ControlStream;
 use self::gate::{Gate, Rejections};
 use self::interfaces::{Family, Survey};
 use self::launcher::{Placement, RootHint};
+use self::rails::Rail;
 use self::rendezvous::Enrolment;
 use self::rendezvous::place;
 use self::rendezvous::root::{self, RootOptions};
@@ -67,7 +69,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::os;
 use crate::plan::types::Rank;
 
-pub use peer::PeerInfo;
+pub use peer::{Company, PeerInfo};
 pub use unique_id::{UNIQUE_ID_BYTES, UniqueId};
 
 /// The longest blob a rank may hand to the others.
@@ -158,13 +160,32 @@ impl Session {
         tag: u64,
         deadline: Instant,
     ) -> Result<(TcpStream, SessionKey)> {
+        self.dial_by(None, peer, (purpose, tag), deadline)
+    }
+
+    /// As [`Self::dial`], by one rail alone where one is given: from this rank's end of it to the
+    /// peer's.
+    pub fn dial_by(
+        &self,
+        rail: Option<(&Rail, &Rail)>,
+        peer: Rank,
+        (purpose, tag): (Purpose, u64),
+        deadline: Instant,
+    ) -> Result<(TcpStream, SessionKey)> {
         let find = |rank: Rank| {
             let found = self.peers.get(rank as usize);
             found.ok_or_else(|| Error::argument(format!("rank {rank} does not exist")))
         };
         let (me, info) = (find(self.rank)?, find(peer)?);
         let hello = Hello { purpose, from: self.rank, to: peer, communicator: self.comm_id, tag };
-        let targets = info.targets_from(me);
+        let targets = match rail {
+            None => info.targets_from(me),
+            Some((mine, theirs)) => vec![Target {
+                label: theirs.interface.clone(),
+                address: theirs.address,
+                from: Some(mine.address.ip()),
+            }],
+        };
         let mut dialer = Dialer::new(self.key.clone(), hello, targets, Duration::from_millis(100));
         loop {
             if let Some(connected) = dialer.advance() {
@@ -253,7 +274,7 @@ pub fn join(placement: &Placement, options: &Options) -> Result<Session> {
         },
     };
     let thread = Joined(Some(root::spawn(listener, options)?));
-    let here = || Ok(vec![Target { label: String::new(), address }]);
+    let here = || Ok(vec![Target { label: String::new(), address, from: None }]);
     let door = Door { key: &key, knock: placement.knock(), asked_at: &asked_at };
     let outcome = attempt.enter(&door, &here);
     drop(thread);

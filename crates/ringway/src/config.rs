@@ -333,6 +333,15 @@ impl Config {
         self.sockets_asked_for().clamp(1, SOCKETS_PER_PEER_MAX)
     }
 
+    /// Sockets for each peer, at most: what was asked for, else as many as there may be.
+    #[must_use]
+    pub fn sockets_per_peer_most(&self) -> u32 {
+        match (self.socket_threads, self.sockets_per_thread) {
+            (None, None) => SOCKETS_PER_PEER_MAX,
+            _ => self.sockets_per_peer(),
+        }
+    }
+
     /// Scratch memory of a rank: `NCCL_BUFFSIZE`, but no more than `RINGWAY_MAX_BYTES`.
     #[must_use]
     pub fn scratch_bytes(&self) -> u64 {

@@ -23,6 +23,10 @@ pub(crate) struct InterfaceAddress {
     pub(crate) address: IpAddr,
     /// Scope of a link-local IPv6 address; 0 otherwise.
     pub(crate) scope_id: u32,
+    /// Bits of the address that its subnet shares.
+    pub(crate) prefix: u8,
+    /// Whether the interface leads to one other end only, as tunnels do.
+    pub(crate) tunnel: bool,
     /// Whether the interface is the loopback.
     pub(crate) loopback: bool,
 }
@@ -71,10 +75,23 @@ pub(crate) fn interface_addresses() -> io::Result<Vec<InterfaceAddress>> {
             name: name.to_string_lossy().into_owned(),
             address,
             scope_id,
+            prefix: prefix_of(entry.ifa_netmask),
+            tunnel: entry.ifa_flags & libc::IFF_POINTOPOINT.unsigned_abs() != 0,
             loopback: entry.ifa_flags & libc::IFF_LOOPBACK.unsigned_abs() != 0,
         });
     }
     Ok(found)
+}
+
+/// Bits set in a netmask; 0 where there is none.
+fn prefix_of(netmask: *const libc::sockaddr) -> u8 {
+    let mask = if netmask.is_null() { None } else { address_of(netmask) };
+    let ones = match mask {
+        Some((IpAddr::V4(v4), _)) => v4.to_bits().count_ones(),
+        Some((IpAddr::V6(v6), _)) => v6.to_bits().count_ones(),
+        None => 0,
+    };
+    u8::try_from(ones).unwrap_or(u8::MAX)
 }
 
 /// Reads an IPv4 or IPv6 socket address; other families are `None`.
@@ -134,7 +151,8 @@ mod tests {
     #[test]
     fn loopback_is_listed() {
         let all = interface_addresses().unwrap();
-        assert!(all.iter().any(|one| one.loopback && one.address.is_loopback()), "{all:?}");
+        let loopback = all.iter().find(|one| one.loopback && one.address.is_loopback());
+        assert!(loopback.is_some_and(|one| matches!(one.prefix, 8 | 128)), "{all:?}");
     }
 
     #[test]

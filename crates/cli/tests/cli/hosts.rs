@@ -212,6 +212,61 @@ fn an_interface_that_leads_nowhere_is_passed_over() {
     }
 }
 
+impl Network {
+    /// A second interface on the first two hosts: on one cable, or on cables that lead nowhere.
+    fn second_rail(&self, joined: bool) {
+        if joined {
+            let far = self.host(1);
+            let veth = ["link", "add", "eth1", "type", "veth", "peer", "name", "eth1"];
+            self.on(0, &[&veth[..], &["netns", &far]].concat());
+        }
+        for host in 0..2 {
+            if !joined {
+                self.on(host, &["link", "add", "eth1", "type", "veth", "peer", "name", "dead1"]);
+                self.on(host, &["link", "set", "dead1", "up"]);
+            }
+            let address = format!("10.78.0.{}/24", host + 1);
+            self.on(host, &["addr", "add", &address, "dev", "eth1"]);
+            self.on(host, &["link", "set", "eth1", "up"]);
+        }
+    }
+}
+
+#[test]
+fn links_are_spread_over_rails() {
+    if !need::namespaces() {
+        return;
+    }
+    let network = Network::new(2, Family::V4);
+    network.second_rail(true);
+    let ends = network.run(&SHORT, &[]);
+    let sockets: Vec<&str> = ends.iter().flat_map(|end| lines(end, &["via NET/Socket"])).collect();
+    assert!(!sockets.is_empty());
+    for line in sockets {
+        assert!(line.contains("2 connections over 2 rails, eth0 10.77.0."), "{line}");
+        assert!(line.contains("eth1 10.78.0."), "{line}");
+    }
+    // The filter applies, and with it there is one rail again.
+    let ends = network.run(&SHORT, &[("NCCL_SOCKET_IFNAME", "eth1,lo")]);
+    let sockets: Vec<&str> = ends.iter().flat_map(|end| lines(end, &["via NET/Socket"])).collect();
+    assert!(sockets.iter().all(|line| line.contains("2 connections, eth1")), "{sockets:#?}");
+}
+
+#[test]
+fn a_rail_that_is_down_is_given_up_with_a_word() {
+    if !need::namespaces() {
+        return;
+    }
+    let network = Network::new(2, Family::V4);
+    network.second_rail(false);
+    let ends = network.run(&SHORT, &[]);
+    let said: Vec<&str> =
+        ends.iter().flat_map(|end| lines(end, &["rail eth1 10.78.0.1 is not used"])).collect();
+    assert!(!said.is_empty(), "{}", ends[0].stderr);
+    let sockets: Vec<&str> = ends.iter().flat_map(|end| lines(end, &["via NET/Socket"])).collect();
+    assert!(sockets.iter().all(|line| line.contains("2 connections, eth0")), "{sockets:#?}");
+}
+
 #[test]
 fn hosts_with_ipv6_alone_work() {
     if !need::namespaces() {

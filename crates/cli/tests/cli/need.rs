@@ -6,6 +6,7 @@
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Says whether `what` is there; if not, why the test is skipped, or fails where it is required.
 fn need(what: &str, missing: Option<String>, install: &str) -> bool {
@@ -33,7 +34,10 @@ pub(crate) fn namespaces() -> bool {
     let missing = if find("ip").is_none() {
         Some("there is no `ip`".to_owned())
     } else {
-        let name = format!("rwneed{}", std::process::id());
+        // Tests ask at the same time; with one name for all, whoever came second was skipped.
+        static ASKED: AtomicU32 = AtomicU32::new(0);
+        let number = ASKED.fetch_add(1, Ordering::Relaxed);
+        let name = format!("rwneed{}n{number}", std::process::id());
         let ip = |args: &[&str]| {
             let output = Command::new("ip").args(args).stdin(Stdio::null()).output();
             output.map_err(|error| error.to_string()).and_then(|output| {

@@ -8,7 +8,7 @@
 //! *Invariant:* an attempt never outlives its own time limit, and the dialer holds no thread.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -30,6 +30,8 @@ pub(crate) struct Target {
     /// The interface it belongs to, or where the address comes from.
     pub(crate) label: String,
     pub(crate) address: SocketAddr,
+    /// The address of this host to dial from; the kernel's choice where there is none.
+    pub(crate) from: Option<IpAddr>,
 }
 
 /// A connection that was established and authenticated.
@@ -219,7 +221,8 @@ impl Attempt {
                     return Ok(None);
                 }
                 State::Idle { .. } => {
-                    let stream = socket::start_connect(&self.target.address).map_err(lost)?;
+                    let stream = socket::start_connect(&self.target.address, self.target.from)
+                        .map_err(lost)?;
                     State::Connecting { stream, until: now + CONNECT_TIMEOUT }
                 }
                 State::Connecting { stream, until } => match socket::connect_outcome(&stream) {

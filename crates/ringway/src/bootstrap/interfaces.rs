@@ -8,6 +8,7 @@
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
+use super::rails::Rail;
 use crate::error::{Error, Result};
 use crate::os::{self, InterfaceAddress};
 
@@ -28,6 +29,8 @@ pub enum Family {
 pub struct Survey {
     /// Interface and address, best first; ports are 0; loopback last.
     pub offered: Vec<(String, SocketAddr)>,
+    /// The interfaces among them that may carry lanes side by side.
+    pub rails: Vec<Rail>,
     /// Interfaces held back, with the reason.
     pub withheld: Vec<(String, String)>,
 }
@@ -36,7 +39,8 @@ pub struct Survey {
 pub fn survey(filter: &dyn Fn(&str) -> Result<(), String>, family: Family) -> Result<Survey> {
     let all = os::interface_addresses()
         .map_err(|error| Error::system("list the network interfaces", error))?;
-    let survey = choose(all, filter, family);
+    let mut survey = choose(all, filter, family);
+    survey.rails.iter_mut().for_each(|rail| rail.mbps = speed_mbps(&rail.interface));
     for (name, why) in &survey.withheld {
         tracing::info!(target: "ringway::BOOTSTRAP", "not offering {name}: {why}");
     }
@@ -49,6 +53,12 @@ pub fn survey(filter: &dyn Fn(&str) -> Result<(), String>, family: Family) -> Re
         )));
     }
     Ok(survey)
+}
+
+/// What the kernel says of an interface's speed; virtual ones often have none.
+fn speed_mbps(interface: &str) -> Option<u32> {
+    let text = std::fs::read_to_string(format!("/sys/class/net/{interface}/speed")).ok()?;
+    text.trim().parse().ok().filter(|mbps| *mbps > 0)
 }
 
 /// Orders and filters a list of addresses; pure.
@@ -79,6 +89,17 @@ fn choose(
         kept.retain(|one| one.loopback || !is_link_local(&one.address));
     }
     kept.sort_by_key(|one| (one.loopback, is_link_local(&one.address), one.address.is_ipv6()));
+    for one in kept.iter().filter(|one| global(one) && !one.tunnel) {
+        // The first address of an interface is its best.
+        if !survey.rails.iter().any(|rail| rail.interface == one.name) {
+            survey.rails.push(Rail {
+                interface: one.name.clone(),
+                address: SocketAddr::new(one.address, 0),
+                prefix: one.prefix,
+                mbps: None,
+            });
+        }
+    }
     survey.offered = kept
         .into_iter()
         .map(|one| {
@@ -109,6 +130,8 @@ mod tests {
             name: name.into(),
             address,
             scope_id: if is_link_local(&address) { 2 } else { 0 },
+            prefix: 24,
+            tunnel: name.starts_with("tun"),
             loopback: address.is_loopback(),
         }
     }
@@ -120,6 +143,7 @@ mod tests {
             at("eth0", "fd00::2"),
             at("eth0", "192.0.2.2"),
             at("docker0", "172.17.0.1"),
+            at("tun0", "10.8.0.1"),
         ]
     }
 
@@ -132,8 +156,16 @@ mod tests {
         let survey = choose(machine(), &|_| Ok(()), Family::Any);
         assert_eq!(
             names(&survey),
-            ["eth0 192.0.2.2", "docker0 172.17.0.1", "eth0 fd00::2", "lo 127.0.0.1"]
+            [
+                "eth0 192.0.2.2",
+                "docker0 172.17.0.1",
+                "tun0 10.8.0.1",
+                "eth0 fd00::2",
+                "lo 127.0.0.1"
+            ]
         );
+        let rails: Vec<String> = survey.rails.iter().map(ToString::to_string).collect();
+        assert_eq!(rails, ["eth0 192.0.2.2", "docker0 172.17.0.1"]);
         let alone = choose(vec![at("eth0", "fe80::1")], &|_| Ok(()), Family::Any);
         assert_eq!(alone.offered[0].1.to_string(), "[fe80::1%2]:0");
     }
@@ -148,7 +180,7 @@ mod tests {
             }
         };
         let survey = choose(machine(), &filter, Family::V4);
-        assert_eq!(names(&survey), ["eth0 192.0.2.2", "lo 127.0.0.1"]);
+        assert_eq!(names(&survey), ["eth0 192.0.2.2", "tun0 10.8.0.1", "lo 127.0.0.1"]);
         let held = ("docker0".to_owned(), "filtered by NCCL_SOCKET_IFNAME=^docker".to_owned());
         assert_eq!(survey.withheld, [held]);
     }

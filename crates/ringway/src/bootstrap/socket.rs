@@ -52,9 +52,13 @@ fn listen_at(address: SocketAddr) -> io::Result<TcpListener> {
     Ok(TcpListener::from(socket))
 }
 
-/// Starts to connect; the socket is writable once the connection is up or has failed.
-pub(crate) fn start_connect(address: &SocketAddr) -> io::Result<TcpStream> {
+/// Starts to connect, from an address of this host if one is given; the socket is writable once
+/// the connection is up or has failed.
+pub(crate) fn start_connect(address: &SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
     let socket = open(address)?;
+    if let Some(from) = from {
+        rustix::net::bind(&socket, &SocketAddr::new(from, 0))?;
+    }
     match rustix::net::connect(&socket, address) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(TcpStream::from(socket)),
         Err(errno) => Err(errno.into()),

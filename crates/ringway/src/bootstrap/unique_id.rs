@@ -179,6 +179,7 @@ impl UniqueId {
             .map(|address| Target {
                 label: String::new(),
                 address: SocketAddr::new(address, frame.port.get()),
+                from: None,
             })
             .collect()
     }

@@ -12,6 +12,7 @@ use super::engine::{ASK_AFTER, LEFT_AFTER};
 use crate::bootstrap::Session;
 use crate::bootstrap::auth::{self, Key, Purpose};
 use crate::bootstrap::gate::Rejections;
+use crate::bootstrap::rails;
 use crate::control::{Acceptor, Health, Report};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::types::Rank;
@@ -19,38 +20,62 @@ use crate::plan::types::Rank;
 /// Handshakes under way at once; further connections wait in the listener's queue.
 const HANDSHAKES_MOST: usize = 64;
 
+/// How long a rail is tried before the connections that prefer it take another.
+const RAIL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How many connections a link has: one for each rail, within these bounds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Connections {
+    pub(crate) least: u16,
+    pub(crate) most: u16,
+}
+
 /// Connections that peers have opened to this rank, by peer and number.
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
-    streams: Mutex<HashMap<Rank, BTreeMap<u16, TcpStream>>>,
+    streams: Mutex<HashMap<Rank, Arrived>>,
     changed: Condvar,
 }
 
+/// The connections of one peer.
+#[derive(Debug, Default)]
+struct Arrived {
+    /// How many there will be, as the dialer says.
+    count: usize,
+    streams: BTreeMap<u16, TcpStream>,
+}
+
 impl Arrivals {
-    fn insert(&self, peer: Rank, number: u16, stream: TcpStream) {
+    fn insert(&self, peer: Rank, (number, count): (u16, u64), stream: TcpStream) {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        streams.entry(peer).or_default().insert(number, stream);
+        let arrived = streams.entry(peer).or_default();
+        arrived.count = usize::try_from(count).unwrap_or(usize::MAX).max(1);
+        arrived.streams.insert(number, stream);
         self.changed.notify_all();
     }
 
-    /// Waits until `peer` has opened `count` connections.
+    /// Waits until `peer` has opened all its connections.
     fn take(
         &self,
         peer: Rank,
-        count: usize,
         health: &Health,
         deadline: Instant,
     ) -> Result<Option<Vec<TcpStream>>> {
         let mut wait = Wait::begin();
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        while streams.get(&peer).is_none_or(|arrived| arrived.len() < count) {
+        while streams.get(&peer).is_none_or(|arrived| arrived.streams.len() < arrived.count) {
             if health.is_raised() || wait.has_left(peer, health) {
                 return Ok(None);
             }
             if Instant::now() >= deadline {
+                let (open, all) = streams.get(&peer).map_or((0, String::new()), |arrived| {
+                    (arrived.streams.len(), format!(" of {}", arrived.count))
+                });
                 return Err(Error::new(
                     ErrorKind::Timeout,
-                    format!("rank {peer} did not open its {count} data connections in time"),
+                    format!(
+                        "rank {peer} did not open its data connections in time: {open}{all} are there"
+                    ),
                 ));
             }
             wait.look(health);
@@ -58,7 +83,7 @@ impl Arrivals {
             streams =
                 self.changed.wait_timeout(streams, pause).unwrap_or_else(PoisonError::into_inner).0;
         }
-        Ok(streams.remove(&peer).map(|arrived| arrived.into_values().collect()))
+        Ok(streams.remove(&peer).map(|arrived| arrived.streams.into_values().collect()))
     }
 }
 
@@ -100,7 +125,7 @@ impl Door {
             match auth::accept(&mut stream, &key, deadline) {
                 Ok((hello, _)) if hello.communicator == communicator => {
                     if let Purpose::Data { connection } = hello.purpose {
-                        arrivals.insert(hello.from, connection, stream);
+                        arrivals.insert(hello.from, (connection, hello.tag), stream);
                     }
                 }
                 Ok(_) => {}
@@ -158,33 +183,86 @@ impl Wait {
     }
 }
 
-/// The `count` connections to `peer`, in the same order on both sides. `None` when the
-/// communicator has failed meanwhile.
+/// The connections to `peer`, in the same order on both sides. `None` when the communicator has
+/// failed meanwhile.
+///
+/// The dialer says how many there are: connection `i` goes by rail `i` modulo their number. A rail
+/// that does not answer is given up, with a word in the log; when none is left, any address will do.
 pub(crate) fn connect(
     session: &Session,
     arrivals: &Arrivals,
-    (peer, count): (Rank, u16),
+    (peer, wanted): (Rank, Connections),
     health: &Health,
     deadline: Instant,
 ) -> Result<Option<Vec<TcpStream>>> {
     if session.rank > peer {
-        return arrivals.take(peer, usize::from(count), health, deadline);
+        return arrivals.take(peer, health, deadline);
+    }
+    let pairing = rails::pair(&session.peers[session.rank as usize], &session.peers[peer as usize]);
+    for (rail, why) in &pairing.refused {
+        log_unused(session.rank, peer, rail, why);
+    }
+    let mut rails = pairing.pairs;
+    let count = u16::try_from(rails.len()).unwrap_or(u16::MAX).clamp(wanted.least, wanted.most);
+    if rails.len() < 2 {
+        // One way alone needs no preference: whichever address answers.
+        rails.clear();
     }
     let mut wait = Wait::begin();
     let mut streams = Vec::with_capacity(usize::from(count));
-    for connection in 0..count {
-        loop {
-            let step = deadline.min(Instant::now() + Duration::from_millis(200));
-            match session.dial(peer, Purpose::Data { connection }, 0, step) {
-                Ok((stream, _)) => {
-                    streams.push(stream);
-                    break;
+    let mut tried = Instant::now();
+    while streams.len() < usize::from(count) {
+        let number = streams.len();
+        let connection = u16::try_from(number).unwrap_or(u16::MAX);
+        let rail = (!rails.is_empty()).then(|| number % rails.len());
+        let step = deadline.min(Instant::now() + Duration::from_millis(200));
+        let hello = (Purpose::Data { connection }, u64::from(count));
+        match session.dial_by(rail.map(|at| rails[at]), peer, hello, step) {
+            Ok((stream, _)) => {
+                streams.push(stream);
+                tried = Instant::now();
+            }
+            Err(_) if health.is_raised() || wait.has_left(peer, health) => return Ok(None),
+            Err(error) if Instant::now() >= deadline => return Err(error),
+            Err(error) => {
+                wait.look(health);
+                if let Some(at) = rail.filter(|_| tried.elapsed() >= RAIL_PATIENCE) {
+                    log_unused(session.rank, peer, rails.remove(at).0, &error.to_string());
+                    tried = Instant::now();
                 }
-                Err(_) if health.is_raised() || wait.has_left(peer, health) => return Ok(None),
-                Err(error) if Instant::now() >= deadline => return Err(error),
-                Err(_) => wait.look(health),
             }
         }
     }
     Ok(Some(streams))
+}
+
+fn log_unused(rank: Rank, peer: Rank, rail: &rails::Rail, why: &str) {
+    tracing::info!(
+        target: crate::log::INIT_NET,
+        rank = u64::from(rank),
+        "rail {rail} is not used between {rank}[{rank}] and {peer}[{peer}]: {why}"
+    );
+}
+
+/// The connections of a link, for people: how many, and by which rails.
+pub(crate) fn describe(session: &Session, streams: &[TcpStream]) -> String {
+    let own = &session.peers[session.rank as usize].rails;
+    let mut ways: Vec<String> = Vec::new();
+    for stream in streams {
+        let ends = stream.local_addr().and_then(|from| Ok((from, stream.peer_addr()?)));
+        let way = match ends {
+            Err(error) => error.to_string(),
+            Ok((from, to)) => {
+                let (from, to) = (from.ip().to_canonical(), to.ip().to_canonical());
+                let rail = own.iter().find(|rail| rail.address.ip() == from);
+                let name = rail.map_or_else(String::new, |rail| format!("{} ", rail.interface));
+                format!("{name}{from} to {to}")
+            }
+        };
+        if !ways.contains(&way) {
+            ways.push(way);
+        }
+    }
+    let rails = if ways.len() > 1 { format!(" over {} rails", ways.len()) } else { String::new() };
+    format!("{} connections{rails}, {}", streams.len(), ways.join(", "))
 }

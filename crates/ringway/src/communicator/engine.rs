@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::connect::{self, Arrivals};
+use super::connect::{self, Arrivals, Connections};
 use super::idle::{Idle, Next, Patience};
 use crate::bootstrap::Session;
 use crate::control::{AGREEMENT_MS_MAX, Health, Journal, Report, Signature};
@@ -35,7 +35,7 @@ pub(crate) struct Engine {
     pub(crate) health: Arc<Health>,
     pub(crate) journal: Arc<Journal>,
     pub(crate) patience: Patience,
-    pub(crate) connections: u16,
+    pub(crate) connections: Connections,
     /// The other ranks of this host.
     pub(crate) neighbours: Arc<[Rank]>,
     /// Why each peer is not reached by shared memory.
@@ -288,17 +288,7 @@ impl Engine {
     }
 
     fn describe(&self, peer: Rank, streams: &[std::net::TcpStream]) -> LinkDescription {
-        let end = |address: std::io::Result<std::net::SocketAddr>| {
-            address.map_or_else(|e| e.to_string(), |address| address.to_string())
-        };
-        let detail = streams.first().map_or_else(String::new, |stream| {
-            format!(
-                "{} connections, {} to {}",
-                streams.len(),
-                end(stream.local_addr()),
-                end(stream.peer_addr())
-            )
-        });
+        let detail = connect::describe(&self.session, streams);
         let reason = self.refusals[peer as usize].clone();
         let rank = self.session.rank;
         tracing::info!(

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
 use super::colocation::{self, Colocation};
-use super::connect::{Arrivals, Door};
+use super::connect::{Arrivals, Connections, Door};
 use super::engine::{Engine, ScratchUse};
 use super::idle::Patience;
 use super::known::Calls;
@@ -13,6 +13,7 @@ use super::planning::Planning;
 use super::{Communicator, Desk, Inner, settings};
 use crate::bootstrap::Session;
 use crate::bootstrap::frame::{ControlStream, FrameError};
+use crate::bootstrap::rails;
 use crate::config::{Config, Requirement};
 use crate::control::{Acceptor, Control, ControlLink, ControlSetup, Journal};
 use crate::error::{Error, Result};
@@ -89,7 +90,13 @@ impl Communicator {
         let control = start_control(&mut session, &journal, &arrivals, bell)?;
         let local = hosts.iter().filter(|host| **host == hosts[rank as usize]).count();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let connections = u16::try_from(config.sockets_per_peer()).unwrap_or(u16::MAX);
+        let company = session.peers[rank as usize].company(&session.peers, cores);
+        let number = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
+        let connections = Connections {
+            least: number(config.sockets_per_peer()),
+            most: number(config.sockets_per_peer_most()),
+        };
+        let rails = rails::count(&session.peers);
         tracing::info!(
             target: log::INIT,
             rank = u64::from(rank),
@@ -105,7 +112,7 @@ impl Communicator {
             arrivals,
             health: Arc::clone(control.health()),
             journal,
-            patience: Patience::new(local, cores, config.spin),
+            patience: Patience::new(company, local < hosts.len(), config.spin),
             connections,
             neighbours: (0..size)
                 .filter(|peer| *peer != rank && hosts[*peer as usize] == hosts[rank as usize])
@@ -123,7 +130,7 @@ impl Communicator {
             size,
             peers,
             desk: Mutex::new(Desk {
-                planning: Planning::new(hosts.clone(), &config, layout),
+                planning: Planning::new(hosts.clone(), &config, layout, rails),
                 calls: Calls::default(),
                 engine,
             }),

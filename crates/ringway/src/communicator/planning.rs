@@ -10,12 +10,18 @@ use crate::plan::algorithm::Algorithm;
 use crate::plan::build::{Context, Tuning};
 use crate::plan::plan::RankPlan;
 use crate::plan::planner::{self, Request};
-use crate::plan::problem::Problem;
+use crate::plan::problem::{Counts, Problem};
 use crate::plan::types::Rank;
 use crate::transport::shm::Layout;
 
 /// Plans kept; when there are more shapes than this the cache starts afresh.
 const PLANS_MOST: usize = 1024;
+
+/// Calls of so many bytes are spread over rails.
+const CUT_BYTES: u64 = 256 << 10;
+
+/// Lanes that are used for rails, at most.
+const LANES_MOST: u32 = 16;
 
 /// The planner of a communicator, with its cache.
 #[derive(Debug)]
@@ -23,15 +29,18 @@ pub(crate) struct Planning {
     hosts: Vec<u32>,
     config: Config,
     scratch_bytes: u64,
+    /// Rails between hosts.
+    rails: usize,
     plans: HashMap<(Problem, Option<Algorithm>), Arc<Prepared>>,
 }
 
 impl Planning {
-    pub(crate) fn new(hosts: Vec<u32>, config: &Config, layout: Layout) -> Self {
+    pub(crate) fn new(hosts: Vec<u32>, config: &Config, layout: Layout, rails: usize) -> Self {
         Self {
             hosts,
             config: config.clone(),
             scratch_bytes: layout.large_bytes,
+            rails,
             plans: HashMap::new(),
         }
     }
@@ -106,13 +115,25 @@ impl Planning {
     ) -> Result<(Algorithm, Tuning)> {
         let request = Request {
             allow,
-            lanes: self.config.lanes,
+            lanes: self.config.lanes.or_else(|| self.lanes_for_rails(problem)),
             slot_bytes: self.config.chunk_bytes,
             scratch_bytes: self.scratch_bytes,
             ..Request::default()
         };
         planner::choose_algorithm(problem, &self.hosts, &request)
             .map_err(|error| Error::usage(error.to_string()))
+    }
+
+    /// A lane for every rail, where there are several and the call is long enough to be cut. None:
+    /// the planner's choice.
+    fn lanes_for_rails(&self, problem: &Problem) -> Option<u32> {
+        let mapped = self.hosts.windows(2).all(|pair| pair[0] == pair[1]);
+        if self.rails < 2 || mapped || matches!(problem.counts, Counts::Pairwise { .. }) {
+            return None;
+        }
+        let values = problem.input_count(problem.root).max(problem.output_count(problem.root));
+        let bytes = values.saturating_mul(problem.data_type.size() as u64);
+        (bytes >= CUT_BYTES).then(|| u32::try_from(self.rails).unwrap_or(u32::MAX).min(LANES_MOST))
     }
 
     /// Scratch an operation may use.

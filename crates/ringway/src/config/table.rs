@@ -132,7 +132,8 @@ pub(super) static TABLE: &[Entry] = &[
         |c| c.family.map_or("any", AddressFamily::name).to_owned()),
     entry(TRANSPORT, "NCCL_SOCKET_NTHREADS", "0 to 16",
         "Times NCCL_NSOCKS_PERTHREAD: the TCP connections to each peer, at least 1, at most 64, \
-         and 2 where both are unset. Unlike NCCL, ringway starts no helper threads for them.",
+         and where both are unset 2, or one for each rail. Unlike NCCL, ringway starts no helper \
+         threads for them.",
         |c, v| put(&mut c.socket_threads, parse::number(v, 0..=16).map(Some)),
         |c| or_unset(c.socket_threads.as_ref())),
     entry(TRANSPORT, "NCCL_NSOCKS_PERTHREAD", "1 to 64",

@@ -101,12 +101,16 @@ impl<S: Stream> TcpLink<S> {
 
     /// Reads what one connection has.
     fn receive(&mut self, index: usize) -> Result<bool, Trouble> {
-        let Self { connections, contexts, peer, .. } = self;
-        let peer = *peer;
-        connections[index].receive(&mut Operations(contexts)).map_err(|failure| match failure {
+        let outcome = self.connections[index].receive(&mut Operations(&mut self.contexts));
+        outcome.map_err(|failure| self.trouble(failure))
+    }
+
+    fn trouble(&self, failure: connection::Failure) -> Trouble {
+        let peer = self.peer;
+        match failure {
             connection::Failure::Mismatch { sequence } => Trouble::Mismatch { peer, sequence },
             connection::Failure::Broken(cause) => Trouble::Broken { peer, cause },
-        })
+        }
     }
 }
 
@@ -245,7 +249,8 @@ impl<S: Stream> Link for TcpLink<S> {
     fn poll(&mut self) -> Result<bool, Trouble> {
         let mut moved = false;
         for index in 0..self.connections.len() {
-            moved |= self.receive(index)?;
+            let outcome = self.connections[index].poll(&mut Operations(&mut self.contexts));
+            moved |= outcome.map_err(|failure| self.trouble(failure))?;
             if self.connections[index].ended().is_none() {
                 moved |= self.connections[index].flush().map_err(|e| self.broken(e))?;
             }

@@ -40,7 +40,7 @@ pub(crate) fn resolve(hint: &RootHint) -> Result<Vec<Target>> {
     for port in ports {
         for (host, ip) in &found {
             let label = if *host == ip.to_string() { String::new() } else { host.clone() };
-            targets.push(Target { label, address: SocketAddr::new(*ip, port) });
+            targets.push(Target { label, address: SocketAddr::new(*ip, port), from: None });
         }
     }
     Ok(targets)

@@ -14,6 +14,16 @@ use super::stream::{Arrival, Stream};
 /// Bytes read ahead: several small frames in one system call.
 pub(super) const AHEAD: usize = 64 << 10;
 
+/// Bytes read ahead behind a long payload. The next one will be long too, and what is read ahead of
+/// it must be copied once more.
+const AHEAD_LONG: usize = 8 * HEADER_BYTES;
+
+/// How often a connection that has long been silent is passed over when all are polled.
+const SILENT_SKIPS: u32 = 7;
+
+/// Polls that find nothing before a connection counts as silent.
+const SILENT_AFTER: u32 = 8;
+
 /// Signals queued behind a put, at most; more wait in their lanes.
 const QUEUE_MOST: usize = 64 << 10;
 
@@ -68,6 +78,12 @@ pub(super) struct Connection<S> {
     end: usize,
     arriving: Option<Arriving>,
     held: bool,
+    /// Whether the last payload was long.
+    long: bool,
+    /// Whether a lane has looked and found nothing since all connections were polled.
+    looked: bool,
+    /// Polls since something arrived.
+    silent: u32,
     /// The lane whose put is half sent.
     sending: Option<(Context, usize)>,
     /// Frames without payload that wait to be sent.
@@ -93,6 +109,9 @@ impl<S: Stream> Connection<S> {
             end: 0,
             arriving: None,
             held: false,
+            long: false,
+            looked: false,
+            silent: 0,
             sending: None,
             queue: Vec::with_capacity(1024),
             owed: 0,
@@ -108,6 +127,23 @@ impl<S: Stream> Connection<S> {
     /// A new operation has begun: frames that were held may be for it.
     pub(super) fn resume(&mut self) {
         self.held = false;
+    }
+
+    /// Reads like [`Self::receive`] when all connections are polled. What a lane has just looked at
+    /// is left out, and mostly what has been silent: each look is a system call.
+    pub(super) fn poll(&mut self, receiver: &mut impl Receiver) -> Result<bool, Failure> {
+        // A stream without a descriptor has nobody who would wake this rank for what was left out.
+        if self.stream.descriptor().is_some() {
+            let skipped = self.silent > SILENT_AFTER
+                && !(self.silent - SILENT_AFTER).is_multiple_of(SILENT_SKIPS + 1);
+            self.silent = self.silent.wrapping_add(1);
+            if std::mem::take(&mut self.looked) || skipped {
+                return Ok(false);
+            }
+        }
+        let moved = self.receive(receiver)?;
+        self.looked = false;
+        Ok(moved)
     }
 
     pub(super) fn interest<'a>(&'a self, wanted: &mut Vec<(BorrowedFd<'a>, PollFlags)>) {
@@ -205,6 +241,8 @@ impl<S: Stream> Connection<S> {
     pub(super) fn receive(&mut self, receiver: &mut impl Receiver) -> Result<bool, Failure> {
         let mut budget = FAIR;
         let mut moved = false;
+        // Whether the socket gave less than there was room for: it is empty now.
+        let mut empty = false;
         while !self.held && budget > 0 && self.ended.is_none() {
             if let Some(arriving) = &mut self.arriving {
                 let ready = arriving.missing.min(self.end - self.start);
@@ -223,8 +261,12 @@ impl<S: Stream> Connection<S> {
                     moved = true;
                     continue;
                 }
+                if empty {
+                    break;
+                }
                 // A long rest is received in place, without reading ahead.
-                if arriving.missing >= self.ahead.len() / 4 {
+                if arriving.missing >= self.ahead.len() / 4 || self.long {
+                    let missing = arriving.missing;
                     let got = match receive_in_place(&self.stream, arriving) {
                         Arrival::Bytes(got) => got,
                         Arrival::Nothing => break,
@@ -234,6 +276,7 @@ impl<S: Stream> Connection<S> {
                         }
                     };
                     budget = budget.saturating_sub(got);
+                    empty = got < missing;
                     moved = true;
                     continue;
                 }
@@ -251,8 +294,18 @@ impl<S: Stream> Connection<S> {
                     }
                 }
             }
-            let Some(got) = self.read_ahead() else { break };
+            if empty {
+                break;
+            }
+            let Some((got, all)) = self.read_ahead() else { break };
+            // Also what is no whole header yet: who looks again at once finds the rest.
+            moved = true;
+            empty = !all;
             budget = budget.saturating_sub(got);
+        }
+        self.looked = !moved;
+        if moved {
+            self.silent = 0;
         }
         Ok(moved)
     }
@@ -261,6 +314,7 @@ impl<S: Stream> Connection<S> {
         match *admission {
             Admission::Payload(address) => {
                 let missing = usize::try_from(header.bytes).expect("checked against an area");
+                self.long = missing >= self.ahead.len() / 8;
                 self.arriving = Some(Arriving { header, address, missing });
             }
             Admission::Done => receiver.land(&header),
@@ -288,18 +342,22 @@ impl<S: Stream> Connection<S> {
         if self.arriving.is_some() { Ok(None) } else { self.parse().map_err(invalid) }
     }
 
-    /// Fills the read-ahead buffer. `None` when there is nothing to read now.
-    fn read_ahead(&mut self) -> Option<usize> {
+    /// Fills the read-ahead buffer: with how many bytes, and whether that was all there is room
+    /// for. `None` when there is nothing to read now.
+    fn read_ahead(&mut self) -> Option<(usize, bool)> {
         if self.start > 0 {
             self.ahead.copy_within(self.start..self.end, 0);
             self.end -= self.start;
             self.start = 0;
         }
-        let room = &mut self.ahead[self.end..];
+        let most = if self.long { AHEAD_LONG.min(self.ahead.len()) } else { self.ahead.len() };
+        // What stands there is less than a header, or the part of a payload that is not long.
+        let room = &mut self.ahead[self.end..most.max(self.end + 1)];
+        let wanted = room.len();
         match self.stream.receive(room) {
             Arrival::Bytes(got) => {
                 self.end += got;
-                Some(got)
+                Some((got, got == wanted))
             }
             Arrival::Nothing => None,
             Arrival::End(cause) => {
@@ -328,4 +386,120 @@ fn receive_in_place(stream: &impl Stream, arriving: &mut Arriving) -> Arrival {
         arriving.take(got);
     }
     arrived
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::OperationTag;
+    use super::*;
+    use crate::plan::plan::{Landing, Region};
+    use std::collections::VecDeque;
+    use std::os::fd::AsFd;
+    use std::sync::Mutex;
+
+    /// A socket that counts how it is read.
+    #[derive(Debug)]
+    struct Counted {
+        bytes: Mutex<VecDeque<u8>>,
+        rooms: Mutex<Vec<usize>>,
+        descriptor: std::fs::File,
+    }
+
+    impl Stream for Counted {
+        fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+            Ok(parts.iter().map(|part| part.len()).sum())
+        }
+
+        fn receive(&self, room: &mut [u8]) -> Arrival {
+            let mut bytes = self.bytes.lock().unwrap();
+            self.rooms.lock().unwrap().push(room.len());
+            let got = bytes.len().min(room.len());
+            room.iter_mut().zip(bytes.drain(..got)).for_each(|(to, from)| *to = from);
+            if got == 0 { Arrival::Nothing } else { Arrival::Bytes(got) }
+        }
+
+        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+            Some(self.descriptor.as_fd())
+        }
+    }
+
+    /// Takes every payload into one buffer.
+    struct Taker {
+        buffer: Vec<u8>,
+        landed: usize,
+    }
+
+    impl Receiver for Taker {
+        fn admit(&self, _header: &Header) -> Result<Admission, Failure> {
+            Ok(Admission::Payload(self.buffer.as_ptr().cast_mut()))
+        }
+
+        fn land(&mut self, _header: &Header) {
+            self.landed += 1;
+        }
+    }
+
+    fn connection(payloads: &[usize]) -> Connection<Counted> {
+        let mut bytes = VecDeque::new();
+        for payload in payloads {
+            let header = Header {
+                kind: Kind::Put,
+                context: Context::Collective,
+                tag: OperationTag { sequence: 1, tag: 1 },
+                flag: Some(0),
+                target: Landing { region: Region::Scratch, offset: 0 },
+                bytes: *payload as u64,
+            };
+            bytes.extend(header.encode());
+            bytes.extend(std::iter::repeat_n(7, *payload));
+        }
+        let descriptor = std::fs::File::open("/dev/null").unwrap();
+        let stream = Counted { bytes: Mutex::new(bytes), rooms: Mutex::default(), descriptor };
+        Connection::new(stream, AHEAD)
+    }
+
+    fn rooms(connection: &Connection<Counted>) -> Vec<usize> {
+        std::mem::take(&mut connection.stream.rooms.lock().unwrap())
+    }
+
+    #[test]
+    fn what_came_alone_costs_one_read() {
+        let mut one = connection(&[8]);
+        let mut taker = Taker { buffer: vec![0; 8], landed: 0 };
+        assert!(one.receive(&mut taker).unwrap());
+        assert_eq!((taker.landed, rooms(&one).len()), (1, 1));
+        assert_eq!(taker.buffer, [7; 8]);
+    }
+
+    #[test]
+    fn behind_a_long_payload_the_next_lands_in_place() {
+        const LONG: usize = 256 << 10;
+        let mut one = connection(&[LONG, LONG, LONG, 8, 8]);
+        let mut taker = Taker { buffer: vec![0; LONG], landed: 0 };
+        while one.receive(&mut taker).unwrap() {}
+        assert_eq!(taker.landed, 5);
+        let rooms = rooms(&one);
+        // Only the first, which nobody could foresee, goes by way of the read-ahead buffer.
+        assert_eq!(rooms.iter().filter(|room| **room == AHEAD).count(), 2, "{rooms:?}");
+        assert!(rooms.contains(&AHEAD_LONG) && rooms.len() <= 8, "{rooms:?}");
+    }
+
+    #[test]
+    fn a_silent_connection_is_mostly_left_alone() {
+        let mut one = connection(&[]);
+        let mut taker = Taker { buffer: Vec::new(), landed: 0 };
+        for _ in 0..1000 {
+            assert!(!one.poll(&mut taker).unwrap());
+        }
+        let reads = rooms(&one).len();
+        assert!((100..200).contains(&reads), "{reads}");
+        // What a lane has looked at is not looked at again in the same turn.
+        one.receive(&mut taker).unwrap();
+        one.silent = 0;
+        assert_eq!(rooms(&one).len(), 1);
+        one.poll(&mut taker).unwrap();
+        assert_eq!(rooms(&one).len(), 0);
+        one.poll(&mut taker).unwrap();
+        assert_eq!(rooms(&one).len(), 1);
+    }
 }
