@@ -111,7 +111,7 @@ pub struct Measured {
 /// The factors by which predictions for one call are off.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Corrections {
-    ratios: Vec<(Algorithm, f64, bool)>,
+    ratios: Vec<(Algorithm, f64, Option<f64>)>,
 }
 
 impl Corrections {
@@ -133,8 +133,8 @@ impl Corrections {
     /// What `algorithm`, predicted to take so long, was seen to take.
     #[must_use]
     pub fn measured(&self, algorithm: Algorithm, predicted_us: f64) -> Option<Measured> {
-        let (_, ratio, exact) = self.ratios.iter().find(|(timed, ..)| *timed == algorithm)?;
-        Some(Measured { us: predicted_us * ratio, exact: *exact })
+        let (_, ratio, raw) = self.ratios.iter().find(|(timed, ..)| *timed == algorithm)?;
+        Some(Measured { us: predicted_us * raw.unwrap_or(*ratio), exact: raw.is_some() })
     }
 }
 
@@ -176,7 +176,7 @@ impl Calibration {
     /// The text form.
     #[must_use]
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+        serde_json::to_string(self).unwrap_or_default() + "\n"
     }
 
     fn check(&self) -> Result<(), String> {
@@ -243,8 +243,9 @@ impl Calibration {
             .iter()
             .filter(|series| series.collective == collective)
             .filter_map(|series| {
-                let (ratio, exact) = ratio_at(&series.points, bytes)?;
-                Some((series.algorithm, ratio, exact))
+                let ratio = ratio_at(&series.points, bytes)?;
+                let raw = series.points.iter().find(|point| point.0 == bytes).map(Point::ratio);
+                Some((series.algorithm, ratio, raw))
             })
             .collect();
         Corrections { ratios }
@@ -252,17 +253,33 @@ impl Calibration {
 }
 
 /// The ratio at `bytes`, between those of the sizes beside it; past the ends, that of the end.
-fn ratio_at(points: &[Point], bytes: u64) -> Option<(f64, bool)> {
+fn ratio_at(points: &[Point], bytes: u64) -> Option<f64> {
     let above = points.partition_point(|point| point.0 < bytes);
-    match (above.checked_sub(1).and_then(|below| points.get(below)), points.get(above)) {
-        (_, Some(at)) if at.0 == bytes => Some((at.ratio(), true)),
-        (Some(below), Some(above)) => {
-            let (low, high) = (position(below.0), position(above.0));
-            let part = (position(bytes) - low) / (high - low);
-            Some((below.ratio() + (above.ratio() - below.ratio()) * part, false))
+    let below = above.checked_sub(1);
+    match (below.and_then(|below| points.get(below)), points.get(above)) {
+        (_, Some(at)) if at.0 == bytes => Some(steady_ratio(points, above)),
+        (Some(low), Some(high)) => {
+            let (from, to) = (steady_ratio(points, above - 1), steady_ratio(points, above));
+            let part = (position(bytes) - position(low.0)) / (position(high.0) - position(low.0));
+            Some(from + (to - from) * part)
         }
-        (Some(end), None) | (None, Some(end)) => Some((end.ratio(), false)),
+        (Some(_), None) => Some(steady_ratio(points, above - 1)),
+        (None, Some(_)) => Some(steady_ratio(points, above)),
         (None, None) => None,
+    }
+}
+
+/// The ratio of one point, or of the middle one of it and its neighbours: what happened to run beside
+/// one size must not decide, while a step from one size to the next stays where it is.
+fn steady_ratio(points: &[Point], at: usize) -> f64 {
+    let own = points[at].ratio();
+    match (at.checked_sub(1).and_then(|before| points.get(before)), points.get(at + 1)) {
+        (Some(before), Some(after)) => {
+            let (low, high) =
+                (before.ratio().min(after.ratio()), before.ratio().max(after.ratio()));
+            own.clamp(low, high)
+        }
+        _ => own,
     }
 }
 

@@ -6,7 +6,7 @@
 //! *Invariant:* a file that cannot be used is never an error of the job: it is a warning with the fix,
 //! and the defaults.
 
-use std::io;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use crate::config::{Config, TuningChoice};
@@ -15,7 +15,11 @@ use crate::plan::calibration::{Calibration, TEXT_BYTES_MAX, Topology};
 /// The topology of ranks on `hosts` and so many machines like this one.
 #[must_use]
 pub fn topology(hosts: &[u32], machines: u32) -> Topology {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    // The first processor is enough; a machine of many has a long list.
+    let mut info = Vec::new();
+    let _empty = std::fs::File::open("/proc/cpuinfo")
+        .and_then(|file| file.take(4096).read_to_end(&mut info));
+    let info = String::from_utf8_lossy(&info);
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Topology {
         cpu: cpu_model(&info).unwrap_or(std::env::consts::ARCH).to_owned(),

@@ -45,8 +45,12 @@ pub(super) fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
 pub(super) fn page(known: &Calibration) -> String {
     let (topology, links) = (&known.topology, &known.links);
     let mut page = format!(
-        "{}, {} cores, {} ranks on {} machines\n",
-        topology.cpu, topology.cores, topology.ranks, topology.machines
+        "{}, {} cores, {} ranks on {} machine{}\n",
+        topology.cpu,
+        topology.cores,
+        topology.ranks,
+        topology.machines,
+        if topology.machines == 1 { "" } else { "s" }
     );
     if topology.hosts < topology.ranks {
         let _ = writeln!(

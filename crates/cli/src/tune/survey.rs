@@ -45,14 +45,14 @@ const WHOLE: Scope = Scope {
     collectives: COLLECTIVES.len(),
     stride: 1,
     bytes_max: 16 << 20,
-    effort: Effort { rounds: 4, round_us: 3_000.0 },
+    effort: Effort { rounds: 12, round_us: 800.0 },
 };
 
 const QUICK: Scope = Scope {
     collectives: 4,
     stride: 3,
     bytes_max: 4 << 20,
-    effort: Effort { rounds: 2, round_us: 1_500.0 },
+    effort: Effort { rounds: 4, round_us: 500.0 },
 };
 
 /// Times that links are fitted to: enough to tell, few enough to be quick.

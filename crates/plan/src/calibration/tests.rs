@@ -25,12 +25,21 @@ fn close(a: f64, b: f64) -> bool {
 fn ratios_are_taken_between_sizes_on_a_scale_of_doublings() {
     let points = [Point(1024, 10.0, 10.0), Point(4096, 30.0, 10.0)];
     let at = |bytes| ratio_at(&points, bytes).unwrap();
-    assert_eq!(at(1024), (1.0, true));
-    assert!(close(at(2048).0, 2.0) && !at(2048).1);
-    assert!(close(at(3072).0, 2.5));
-    assert_eq!((at(0), at(1 << 40)), ((1.0, false), (3.0, false)));
+    assert!(close(at(1024), 1.0) && close(at(2048), 2.0) && close(at(3072), 2.5));
+    assert!(close(at(0), 1.0) && close(at(1 << 40), 3.0));
     assert_eq!(ratio_at(&[], 8), None);
-    assert!(ratio_at(&[Point(0, 1.0, 1.0), Point(u64::MAX, 1.0, 1.0)], 1).unwrap().0.is_finite());
+    assert!(ratio_at(&[Point(0, 1.0, 1.0), Point(u64::MAX, 1.0, 1.0)], 1).unwrap().is_finite());
+}
+
+#[test]
+fn one_odd_size_does_not_count_but_a_step_does() {
+    let at = |ratios: &[f64]| {
+        let points: Vec<Point> =
+            (0..).zip(ratios).map(|(i, ratio)| Point(8 << i, *ratio, 1.0)).collect();
+        (0..points.len()).map(|i| ratio_at(&points, 8 << i).unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(at(&[1.0, 1.1, 9.0, 1.2, 1.3]), [1.0, 1.1, 1.2, 1.3, 1.3]);
+    assert_eq!(at(&[1.0, 1.0, 3.0, 3.0]), [1.0, 1.0, 3.0, 3.0]);
 }
 
 #[test]
@@ -104,12 +113,12 @@ fn hostile_texts_are_refused_with_words() {
         ("[".repeat(100_000), "not a tuning file"),
         ("{}".to_owned(), "missing field"),
         (good.replace("tuning 1", "tuning 9"), "another version"),
-        (good.replace("\"model\": 2", "\"model\": 1"), "another version"),
+        (good.replace("\"model\":2", "\"model\":1"), "another version"),
         (good.replace("\"ring\"", "\"wing\""), "wing"),
-        (good.replace("\"copy_gbs\": 25.0", "\"copy_gbs\": 0.0"), "copy_gbs is 0"),
-        (good.replace("\"copy_gbs\": 25.0", "\"copy_gbs\": -1e9"), "cannot be"),
-        (good.replace("\"copy_gbs\": 25.0", "\"copy_gbs\": 1e999"), "number out of range"),
-        (good.replace("\"copy_gbs\": 25.0", "\"copy_gbs\": null"), "null"),
+        (good.replace("\"copy_gbs\":25.0", "\"copy_gbs\":0.0"), "copy_gbs is 0"),
+        (good.replace("\"copy_gbs\":25.0", "\"copy_gbs\":-1e9"), "cannot be"),
+        (good.replace("\"copy_gbs\":25.0", "\"copy_gbs\":1e999"), "number out of range"),
+        (good.replace("\"copy_gbs\":25.0", "\"copy_gbs\":null"), "null"),
         (" ".repeat(TEXT_BYTES_MAX + 1), "longer than"),
     ];
     for (text, why) in table {
