@@ -18,6 +18,7 @@ use crate::perf::ranks::{self, Call};
 /// How much time to spend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
+    /// Rounds at least; up to four times as many while times still fall.
     pub(crate) rounds: u32,
     /// Time for one algorithm in one round.
     pub(crate) round_us: f64,
@@ -25,8 +26,11 @@ pub(crate) struct Effort {
 
 /// Calls in a round, at most.
 const CALLS_MAX: u32 = 500;
-/// An algorithm so many times slower than the best is not timed again.
+/// An algorithm so many times slower than the best is not timed again, once it has had its chances:
+/// a single slow lap may be somebody else's doing.
 const HOPELESS: f64 = 3.0;
+/// A time that falls by less has come to rest.
+const REST: f64 = 0.95;
 
 /// What is called; in place.
 #[derive(Clone, Copy, Debug)]
@@ -100,8 +104,13 @@ pub(crate) fn admitted(choice: &Choice) -> Vec<Algorithm> {
 
 struct Runner {
     algorithm: Algorithm,
-    calls: u32,
     best_us: f64,
+}
+
+/// Calls of `one_us` that fit into a round.
+fn calls(round_us: f64, one_us: f64) -> u32 {
+    let fits = |calls: &u32| f64::from(*calls) * one_us <= round_us;
+    (2..=CALLS_MAX).rev().find(fits).unwrap_or(2)
 }
 
 /// Times one call by every algorithm. All ranks call it alike.
@@ -131,23 +140,38 @@ pub(crate) fn time(
     };
     let mut runners = Vec::new();
     for algorithm in admitted(&choice) {
+        // The first call also makes the plan.
         lap(algorithm, 1)?;
-        let first_us = lap(algorithm, 2)?;
-        let calls = (1..=CALLS_MAX)
-            .rev()
-            .find(|calls| f64::from(*calls) * first_us <= effort.round_us)
-            .unwrap_or(1);
-        runners.push(Runner { algorithm, calls: calls.max(2), best_us: f64::INFINITY });
+        runners.push(Runner { algorithm, best_us: lap(algorithm, 2)? });
     }
-    for _ in 0..effort.rounds {
+    let (mut round, mut rested) = (0, 0);
+    while round < effort.rounds || (rested < effort.rounds / 2 && round < 4 * effort.rounds) {
         let best_us = runners.iter().map(|runner| runner.best_us).fold(f64::INFINITY, f64::min);
-        for runner in runners
-            .iter_mut()
-            .filter(|runner| runner.best_us.is_infinite() || runner.best_us <= best_us * HOPELESS)
-        {
-            runner.best_us = runner.best_us.min(lap(runner.algorithm, runner.calls)?);
+        let mut falls = false;
+        for runner in &mut runners {
+            if round >= effort.rounds / 2 && runner.best_us > best_us * HOPELESS {
+                continue;
+            }
+            let us = lap(runner.algorithm, calls(effort.round_us, runner.best_us))?;
+            falls |= us < runner.best_us * REST;
+            runner.best_us = runner.best_us.min(us);
         }
+        rested = if falls { 0 } else { rested + 1 };
+        round += 1;
     }
     let times = runners.iter().map(|runner| (runner.algorithm, runner.best_us)).collect();
     Ok(Timed { bytes: layout.table_bytes() as u64, choice, times })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_has_at_least_two_calls_and_an_end() {
+        assert_eq!(calls(1000.0, 10.0), 100);
+        assert_eq!(calls(1000.0, 1e9), 2);
+        assert_eq!(calls(1000.0, f64::INFINITY), 2);
+        assert_eq!(calls(1000.0, 0.0), CALLS_MAX);
+    }
 }

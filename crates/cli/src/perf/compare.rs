@@ -102,7 +102,7 @@ fn header(comm: &Communicator, settings: &Settings, columns: &[Algorithm]) -> Ve
             comm.size()
         ),
         format!(
-            "# {} of {} in place: microseconds by each algorithm, the quickest of {} rounds",
+            "# {} of {} in place: microseconds by each algorithm, the quickest of {} rounds or more",
             settings.collective, settings.data_types[0], EFFORT.rounds
         ),
         format!("# * is the planner's choice; its prices are {prices}"),
