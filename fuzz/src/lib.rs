@@ -14,6 +14,8 @@ use ringway::bootstrap::{PeerInfo, auth, pmi};
 use ringway::config::{Config, Environment, Secret};
 use ringway::control::{Board, Journal, Message, neighbours};
 use ringway::error::RankIdentity;
+use ringway_plan::algorithm::Algorithm;
+use ringway_plan::calibration::Calibration;
 use ringway_plan::json;
 
 pub use ringway::fuzzing::{control_connection, data_connection, unique_id};
@@ -22,7 +24,7 @@ pub use ringway::fuzzing::{control_connection, data_connection, unique_id};
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 10] = [
     ("config", config),
     ("control_connection", control_connection),
     ("control_message", control_message),
@@ -31,8 +33,22 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("introduction", introduction),
     ("launcher", launcher),
     ("plan_json", plan_json),
+    ("tuning_json", tuning_json),
     ("unique_id", unique_id),
 ];
+
+/// A tuning file: refused, or numbers that a choice can be made by.
+pub fn tuning_json(bytes: &[u8]) {
+    if let Ok(read) = Calibration::from_json(bytes) {
+        assert_eq!(Calibration::from_json(read.to_json().as_bytes()).as_ref(), Ok(&read));
+        let hosts = vec![0; read.topology.ranks.min(64) as usize];
+        for series in &read.measured {
+            let corrections = read.corrections(series.collective, &hosts, bytes.len() as u64);
+            assert!(corrections.ratio(series.algorithm, &Algorithm::ALL).is_finite());
+        }
+        assert!(!read.topology.file_name().contains('/'));
+    }
+}
 
 /// The first bytes on any connection: what a stranger can send.
 pub fn handshake(bytes: &[u8]) {

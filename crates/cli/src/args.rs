@@ -13,7 +13,8 @@ use crate::perf::args::PerfArgs;
 use crate::plan::PlanArgs;
 use crate::plan::explain::ExplainArgs;
 use crate::run::args::RunArgs;
-use crate::{env, launch, output, perf, plan, run};
+use crate::tune::TuneArgs;
+use crate::{env, launch, output, perf, plan, run, tune};
 
 /// Help is laid out for this width, however wide the terminal is.
 const HELP_COLUMNS: usize = 80;
@@ -29,6 +30,7 @@ const HELP_COLUMNS: usize = 80;
   ringway perf all_gather -b 1M -e 64M    with the options of nccl-tests
   ringway run -n 4 -- python train.py     start 4 ranks of a program
   ringway explain all_reduce -n 4         candidates, prices, the choice
+  ringway tune                            measure this machine, keep it
   ringway plan verify                     prove every algorithm
   ringway env                             settings, sources, mistakes"
 )]
@@ -45,6 +47,7 @@ pub(crate) enum Command {
     Run(RunArgs),
     Plan(PlanArgs),
     Explain(ExplainArgs),
+    Tune(TuneArgs),
     Env(EnvArgs),
     /// Become one rank of a local job (used by `run` and `perf`)
     #[command(name = "rank-exec", hide = true)]
@@ -59,6 +62,7 @@ impl Command {
             Self::Run(args) => run::run(args),
             Self::Plan(args) => plan::run(&args.command, &mut output::Stdout),
             Self::Explain(args) => plan::explain::run(args, &mut output::Stdout),
+            Self::Tune(args) => tune::run(args),
             Self::Env(args) => env::run(args),
             Self::RankExec(args) => launch::rank_exec::run(args),
         }
@@ -71,6 +75,7 @@ impl Command {
             Self::Run(_) | Self::RankExec(_) => "run",
             Self::Plan(_) => "plan",
             Self::Explain(_) => "explain",
+            Self::Tune(_) => "tune",
             Self::Env(_) => "env",
         }
     }

@@ -1,7 +1,7 @@
 //! The `ringway` command: measure, start and explain collectives.
 //!
-//! One file per subcommand: [`perf`] measures collectives, [`run`] starts a local job. Both
-//! start their ranks through [`launch`]. Everything printed goes through [`output`].
+//! One file per subcommand: [`perf`] measures collectives, [`tune`] keeps what they take,
+//! [`run`] starts a local job. All start their ranks through [`launch`]. Everything printed goes through [`output`].
 #![forbid(unsafe_code)]
 
 mod args;
@@ -12,6 +12,8 @@ mod perf;
 mod plan;
 mod run;
 mod size;
+mod timing;
+mod tune;
 
 use std::process::ExitCode;
 

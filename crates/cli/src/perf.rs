@@ -6,18 +6,19 @@
 pub(crate) mod args;
 mod check;
 mod clock;
+mod compare;
 mod data;
 mod element;
 mod identity;
 mod json;
-mod launch;
-mod layout;
+pub(crate) mod launch;
+pub(crate) mod layout;
 mod measure;
-mod memory;
+pub(crate) mod memory;
 mod number;
-mod progress;
+pub(crate) mod progress;
 mod rank;
-mod ranks;
+pub(crate) mod ranks;
 mod settings;
 mod stats;
 mod table;
@@ -43,7 +44,7 @@ pub(crate) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
                 place.launcher
             );
         }
-        launch::adopt_variables(&settings)?;
+        launch::adopt_variables(&settings.variables)?;
         return rank::run(settings, &place);
     }
     let size = crate::launch::ranks("--ranks", args.ranks)?;

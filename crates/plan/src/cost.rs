@@ -6,24 +6,32 @@
 //! **Invariant:** prices are a function of arguments that are equal on all ranks. No clock is read here:
 //! measured links come in as [`Links`].
 
+use std::collections::HashSet;
+
+use serde::{Deserialize, Serialize};
+
 use crate::plan::{RankPlan, Region, Span, Step};
 use crate::problem::Problem;
 use crate::sim;
 use crate::types::{DataType, Rank};
 
+/// Which model prices are made by. Raised whenever prices change, since what was measured is kept
+/// as a ratio to what was predicted.
+pub const MODEL: u32 = 2;
+
 /// What it costs to tell a peer something.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
     /// From the end of a put until the peer sees its signal.
     pub latency_us: f64,
     /// Time of a core at each end of a message, whatever its size.
     pub overhead_us: f64,
-    /// Gigabytes a second.
+    /// Gigabytes a second; of mapped memory, at which a core reads what another has just written.
     pub bandwidth_gbs: f64,
 }
 
 /// The links and cores under a plan.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Links {
     /// Between ranks that map each other's memory.
     pub shm: Link,
@@ -33,6 +41,8 @@ pub struct Links {
     pub reduce_gbs: f64,
     /// Bytes a core copies in its own memory.
     pub copy_gbs: f64,
+    /// Bytes a core writes where other cores have read before: their copies must go first.
+    pub stage_gbs: f64,
     /// Time of any step.
     pub per_step_us: f64,
 }
@@ -41,10 +51,11 @@ impl Default for Links {
     /// A present-day server with a 25 Gbit/s network over TCP.
     fn default() -> Self {
         Self {
-            shm: Link { latency_us: 0.3, overhead_us: 0.02, bandwidth_gbs: 8.0 },
+            shm: Link { latency_us: 0.2, overhead_us: 0.02, bandwidth_gbs: 11.0 },
             net: Link { latency_us: 10.0, overhead_us: 2.0, bandwidth_gbs: 3.0 },
-            reduce_gbs: 10.0,
-            copy_gbs: 12.0,
+            reduce_gbs: 20.0,
+            copy_gbs: 25.0,
+            stage_gbs: 16.0,
             per_step_us: 0.02,
         }
     }
@@ -61,29 +72,48 @@ impl Links {
         world: World<'_>,
         rank: Rank,
         part: &RankPlan,
+        own: &OwnScratch,
         step: &Step,
     ) -> f64 {
-        let reach = |span: &Span, own_gbs: f64| {
-            let gbs = match span.region {
-                Region::Window(_) => self.shm.bandwidth_gbs,
-                // It came with the word that said it was there.
-                Region::Card(_) => self.reduce_gbs,
-                _ => own_gbs,
-            };
-            transfer_us(bytes(span, world.data_type), gbs)
+        // What a peer has put is in the peer's cache, wherever it stands.
+        let put = |span: &Span| span.region == Region::Scratch && !own.0.contains(&span.offset);
+        let read_gbs = |span: &Span| match span.region {
+            Region::Window(_) => self.shm.bandwidth_gbs,
+            Region::Scratch if world.shared && put(span) => self.shm.bandwidth_gbs,
+            // It came with the word that said it was there.
+            Region::Card(_) => self.reduce_gbs,
+            _ => self.copy_gbs,
         };
+        let write_gbs = |span: &Span| match span.region {
+            Region::Scratch | Region::Window(_) => self.stage_gbs,
+            _ => self.copy_gbs,
+        };
+        let size = |span: &Span| bytes(span, world.data_type);
         let work = match step {
+            // Reads run ahead of writes, so the slower of the two is what it takes.
             Step::Copy { source, target } => {
-                reach(source, self.copy_gbs).max(reach(target, self.copy_gbs))
+                transfer_us(size(source), read_gbs(source).min(write_gbs(target)))
             }
+            // So it is with a fold: while lines come from afar, those at hand are folded.
             Step::Reduce { first, operands, target, .. } => {
-                let read: f64 = part
-                    .operands(*first, *operands)
+                let operands = part.operands(*first, *operands);
+                let far = |span: &Span| match span.region {
+                    Region::Window(_) => true,
+                    Region::Scratch => world.shared && put(span),
+                    _ => false,
+                };
+                let all: u64 = operands.iter().map(|operand| size(&operand.span)).sum();
+                let remote: u64 = operands
                     .iter()
-                    .map(|operand| reach(&operand.span, self.reduce_gbs))
+                    .filter(|operand| far(&operand.span))
+                    .map(|operand| size(&operand.span))
                     .sum();
+                let read = transfer_us(remote, self.shm.bandwidth_gbs)
+                    .max(transfer_us(all, self.reduce_gbs));
                 let written = match target.region {
-                    Region::Window(_) => reach(target, self.copy_gbs),
+                    Region::Scratch | Region::Window(_) => {
+                        transfer_us(size(target), self.stage_gbs)
+                    }
                     _ => 0.0,
                 };
                 read + written
@@ -91,7 +121,7 @@ impl Links {
             Step::Put { peer, source, .. } => {
                 let link = self.between(world.hosts, rank, *peer);
                 let copied = if world.mapped(rank, *peer) {
-                    transfer_us(bytes(source, world.data_type), link.bandwidth_gbs)
+                    transfer_us(size(source), read_gbs(source).min(self.stage_gbs))
                 } else {
                     0.0
                 };
@@ -111,11 +141,34 @@ impl Links {
 pub(crate) struct World<'a> {
     pub(crate) hosts: &'a [u32],
     pub(crate) data_type: DataType,
+    /// Whether any ranks map each other's memory.
+    pub(crate) shared: bool,
 }
 
-impl World<'_> {
+impl<'a> World<'a> {
+    pub(crate) fn new(hosts: &'a [u32], data_type: DataType) -> Self {
+        let most = hosts.iter().max().map_or(0, |most| *most as usize);
+        let shared = most + 1 < hosts.len();
+        Self { hosts, data_type, shared }
+    }
+
     pub(crate) fn mapped(&self, a: Rank, b: Rank) -> bool {
         self.hosts.get(a as usize) == self.hosts.get(b as usize)
+    }
+}
+
+/// Where in its scratch a rank writes itself; the rest is for peers to put into.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OwnScratch(HashSet<u64>);
+
+impl OwnScratch {
+    pub(crate) fn of(part: &RankPlan) -> Self {
+        let written = part.lanes.iter().flatten().filter_map(|step| match step {
+            Step::Copy { target, .. } | Step::Reduce { target, .. } => Some(target),
+            _ => None,
+        });
+        let scratch = written.filter(|target| target.region == Region::Scratch);
+        Self(scratch.map(|target| target.offset).collect())
     }
 }
 
@@ -164,7 +217,7 @@ pub fn price_rank(
             Step::Wait { .. } | Step::See { .. } => {}
         }
     }
-    cost.predicted_us = sim::mirrored(part, World { hosts, data_type }, rank, links);
+    cost.predicted_us = sim::mirrored(part, World::new(hosts, data_type), rank, links);
     cost
 }
 

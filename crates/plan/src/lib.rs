@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 pub mod build;
+pub mod calibration;
 pub mod cost;
 pub mod draw;
+pub mod fit;
 pub mod json;
 pub mod message;
 pub mod plan;

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::algorithm::Algorithm;
 use crate::build::{Context, Tuning};
+use crate::calibration::{Calibration, Corrections, Measured};
 use crate::cost::{Links, World};
 use crate::problem::{Counts, Problem};
 use crate::sim::{self, Times};
@@ -29,6 +30,8 @@ pub struct Request<'a> {
     pub scratch_bytes: u64,
     /// What links and cores cost.
     pub links: Links,
+    /// What calls were seen to take.
+    pub measured: Option<&'a Calibration>,
 }
 
 impl std::fmt::Debug for Request<'_> {
@@ -38,6 +41,7 @@ impl std::fmt::Debug for Request<'_> {
             .field("slot_bytes", &self.slot_bytes)
             .field("scratch_bytes", &self.scratch_bytes)
             .field("links", &self.links)
+            .field("measured", &self.measured.is_some())
             .finish_non_exhaustive()
     }
 }
@@ -50,6 +54,7 @@ impl Default for Request<'_> {
             slot_bytes: None,
             scratch_bytes: Tuning::default().scratch_bytes,
             links: Links::default(),
+            measured: None,
         }
     }
 }
@@ -70,8 +75,12 @@ pub enum Outcome {
 pub struct Candidate {
     /// Which.
     pub algorithm: Algorithm,
-    /// What it would take, where it was not refused.
+    /// What it would take by the model, where it was not refused.
     pub predicted_us: Option<f64>,
+    /// What it was seen to take.
+    pub measured: Option<Measured>,
+    /// What the choice goes by: the prediction, corrected by what was seen.
+    pub expected_us: Option<f64>,
     /// What became of it.
     pub outcome: Outcome,
 }
@@ -113,17 +122,36 @@ pub fn choose(
             Ok(()) => Candidate {
                 algorithm,
                 predicted_us: Some(predict(algorithm, problem, hosts, tuning, &request.links)),
+                measured: None,
+                expected_us: None,
                 outcome: Outcome::Slower,
             },
-            Err(reason) => {
-                Candidate { algorithm, predicted_us: None, outcome: Outcome::Refused(reason) }
-            }
+            Err(reason) => Candidate {
+                algorithm,
+                predicted_us: None,
+                measured: None,
+                expected_us: None,
+                outcome: Outcome::Refused(reason),
+            },
         })
         .collect();
+    let corrections = corrections(problem, hosts, request);
+    let admitted: Vec<Algorithm> = candidates
+        .iter()
+        .filter(|candidate| candidate.predicted_us.is_some())
+        .map(|candidate| candidate.algorithm)
+        .collect();
+    for candidate in &mut candidates {
+        let predicted_us = candidate.predicted_us;
+        candidate.measured =
+            predicted_us.and_then(|us| corrections.measured(candidate.algorithm, us));
+        candidate.expected_us =
+            predicted_us.map(|us| us * corrections.ratio(candidate.algorithm, &admitted));
+    }
     // Stable, so that of equals the first of `Algorithm::ALL` is chosen.
-    let order = |candidate: &Candidate| candidate.predicted_us.unwrap_or(f64::INFINITY);
+    let order = |candidate: &Candidate| candidate.expected_us.unwrap_or(f64::INFINITY);
     candidates.sort_by(|a, b| {
-        let refused = a.predicted_us.is_none().cmp(&b.predicted_us.is_none());
+        let refused = a.expected_us.is_none().cmp(&b.expected_us.is_none());
         refused.then(order(a).total_cmp(&order(b)))
     });
     match candidates.first_mut() {
@@ -146,22 +174,21 @@ pub fn choose_algorithm(
     request: &Request<'_>,
 ) -> Result<(Algorithm, Tuning), NoAlgorithm> {
     let tuning = tune(problem, hosts, request);
-    let mut admitted = Algorithm::ALL
+    let admitted: Vec<Algorithm> = Algorithm::ALL
         .into_iter()
-        .filter(|algorithm| admit(*algorithm, problem, hosts, tuning, request).is_ok());
-    let (first, second) = (admitted.next(), admitted.next());
-    match (first, second) {
-        (Some(only), None) => return Ok((only, tuning)),
-        (Some(first), _) if problem.ranks == 1 => return Ok((first, tuning)),
+        .filter(|algorithm| admit(*algorithm, problem, hosts, tuning, request).is_ok())
+        .collect();
+    match admitted.as_slice() {
+        [only] => return Ok((*only, tuning)),
+        [first, ..] if problem.ranks == 1 => return Ok((*first, tuning)),
         _ => {}
     }
-    first
-        .into_iter()
-        .chain(second)
-        .chain(admitted)
+    let corrections = corrections(problem, hosts, request);
+    admitted
+        .iter()
         .map(|algorithm| {
-            let predicted_us = predict(algorithm, problem, hosts, tuning, &request.links);
-            (algorithm, predicted_us)
+            let predicted_us = predict(*algorithm, problem, hosts, tuning, &request.links);
+            (*algorithm, predicted_us * corrections.ratio(*algorithm, &admitted))
         })
         .min_by(|a, b| a.1.total_cmp(&b.1))
         .map(|(algorithm, _)| (algorithm, tuning))
@@ -169,6 +196,25 @@ pub fn choose_algorithm(
             Err(error) => error,
             Ok(_) => no_algorithm(problem, &[]),
         })
+}
+
+/// Microseconds by the model alone, cut as [`choose`] would.
+#[must_use]
+pub fn predict_us(
+    algorithm: Algorithm,
+    problem: &Problem,
+    hosts: &[u32],
+    request: &Request<'_>,
+) -> f64 {
+    predict(algorithm, problem, hosts, tune(problem, hosts, request), &request.links)
+}
+
+/// What was measured of calls like this one.
+fn corrections(problem: &Problem, hosts: &[u32], request: &Request<'_>) -> Corrections {
+    match request.measured {
+        Some(measured) => measured.corrections(problem.collective, hosts, buffer_bytes(problem)),
+        None => Corrections::default(),
+    }
 }
 
 fn no_algorithm(problem: &Problem, candidates: &[Candidate]) -> NoAlgorithm {
@@ -203,10 +249,12 @@ fn tune(problem: &Problem, hosts: &[u32], request: &Request<'_>) -> Tuning {
     let mapped = hosts.iter().all(|host| Some(host) == hosts.first());
     let bytes = buffer_bytes(problem);
     let most = if mapped { 256 << 10 } else { 512 << 10 };
-    // Four messages at least, so that one can be made while another is under way.
+    // Two messages at least, so that one can be made while another is under way; of mapped memory
+    // large ones cost fewer signals and still stay in the caches.
+    let parts = if mapped { 2 } else { 4 };
     let slot_bytes = request.slot_bytes.unwrap_or_else(|| {
-        let quarter = (bytes / 4).checked_next_power_of_two().unwrap_or(most);
-        quarter.clamp(64 << 10, most)
+        let part = (bytes / parts).checked_next_power_of_two().unwrap_or(most);
+        part.clamp(64 << 10, most)
     });
     let wanted = match request.lanes {
         Some(lanes) => lanes.max(1),
@@ -318,7 +366,7 @@ fn price(
     }
     seeds.sort_unstable();
     seeds.dedup();
-    let world = World { hosts, data_type: problem.data_type };
+    let world = World::new(hosts, problem.data_type);
     sim::estimate(&seeds, world, links, &build, STEPS_PRICED)
 }
 

@@ -9,9 +9,10 @@
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap};
+use std::hash::{BuildHasherDefault, Hasher};
 
-use crate::cost::{Links, World, bytes, transfer_us};
+use crate::cost::{Links, OwnScratch, World, bytes, transfer_us};
 use crate::plan::{Flag, Plan, RankPlan, Step};
 use crate::types::Rank;
 
@@ -21,7 +22,7 @@ pub fn simulate(plan: &Plan, links: &Links) -> f64 {
     let Some(problem) = plan.problems.first() else {
         return 0.0;
     };
-    let world = World { hosts: &plan.hosts, data_type: problem.data_type };
+    let world = World::new(&plan.hosts, problem.data_type);
     let part = |rank: Rank| Cow::Borrowed(&plan.ranks[rank as usize]);
     let all: Vec<Rank> = (0..).zip(&plan.ranks).map(|(rank, _)| rank).collect();
     Simulation::new(world, links, &part, all.len()).run(&all).end_us
@@ -70,6 +71,35 @@ pub(crate) fn estimate(
     }
 }
 
+/// A map of small keys that are our own: no need to guard against those who choose them.
+type Map<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<Mixer>>;
+
+#[derive(Default)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+    }
+
+    fn write_u16(&mut self, word: u16) {
+        self.write_u64(word.into());
+    }
+
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(word.into());
+    }
+
+    fn write_u64(&mut self, word: u64) {
+        let mixed = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
 struct Lane {
     rank: Rank,
     index: usize,
@@ -97,18 +127,18 @@ struct Simulation<'a> {
     most: usize,
     /// Whether to give up where the mirror shows nothing.
     mirror_only: bool,
-    parts: BTreeMap<Rank, Cow<'a, RankPlan>>,
+    parts: BTreeMap<Rank, (Cow<'a, RankPlan>, OwnScratch)>,
     lanes: Vec<Lane>,
     /// Lanes and when they go on; times are not negative, so their bits order as they do.
     events: BinaryHeap<Reverse<(u64, usize)>>,
-    core_free_us: HashMap<Rank, f64>,
+    core_free_us: Map<Rank, f64>,
     /// Into and out of each host.
-    net_free_us: HashMap<(u32, bool), f64>,
-    raised: HashMap<Key, Vec<Raised>>,
+    net_free_us: Map<(u32, bool), f64>,
+    raised: Map<Key, Vec<Raised>>,
     /// Lanes that stand, since when, and for how many signals.
     standing: BTreeMap<Key, (usize, f64, u32)>,
-    core_busy_us: HashMap<Rank, f64>,
-    net_busy_us: HashMap<(u32, bool), f64>,
+    core_busy_us: Map<Rank, f64>,
+    net_busy_us: Map<(u32, bool), f64>,
     end_us: f64,
 }
 
@@ -128,12 +158,12 @@ impl<'a> Simulation<'a> {
             parts: BTreeMap::new(),
             lanes: Vec::new(),
             events: BinaryHeap::new(),
-            core_free_us: HashMap::new(),
-            net_free_us: HashMap::new(),
-            raised: HashMap::new(),
+            core_free_us: Map::default(),
+            net_free_us: Map::default(),
+            raised: Map::default(),
             standing: BTreeMap::new(),
-            core_busy_us: HashMap::new(),
-            net_busy_us: HashMap::new(),
+            core_busy_us: Map::default(),
+            net_busy_us: Map::default(),
             end_us: 0.0,
         }
     }
@@ -172,7 +202,7 @@ impl<'a> Simulation<'a> {
             core_us: self.core_busy_us.values().fold(0.0, most),
             net_us: self.net_busy_us.values().fold(0.0, most),
         };
-        (times, self.parts.values().map(|part| part.steps()).sum())
+        (times, self.parts.values().map(|(part, _)| part.steps()).sum())
     }
 
     fn call_in(&mut self, rank: Rank) {
@@ -181,7 +211,8 @@ impl<'a> Simulation<'a> {
             self.lanes.push(Lane { rank, index, step: 0 });
             self.wake(self.lanes.len() - 1, 0.0);
         }
-        self.parts.insert(rank, part);
+        let own = OwnScratch::of(&part);
+        self.parts.insert(rank, (part, own));
     }
 
     fn wake(&mut self, lane: usize, at_us: f64) {
@@ -213,12 +244,12 @@ impl<'a> Simulation<'a> {
 
     fn step(&mut self, lane: usize, now_us: f64) {
         let Lane { rank, index, step } = self.lanes[lane];
-        let part = &self.parts[&rank];
+        let (part, own) = &self.parts[&rank];
         let Some(step) = part.lanes[index].get(step).copied() else {
             self.end_us = self.end_us.max(now_us);
             return;
         };
-        let work_us = self.links.work_us(self.world, rank, part, &step);
+        let work_us = self.links.work_us(self.world, rank, part, own, &step);
         let stands = match step {
             Step::Wait { peer, flag, count } => Some((peer, flag, count)),
             Step::See { peer, card } => Some((peer, card_flag(card), 1)),

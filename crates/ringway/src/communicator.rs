@@ -16,6 +16,7 @@ mod order;
 mod planning;
 mod settings;
 mod split;
+mod tuned;
 mod work;
 
 use std::sync::atomic::AtomicU64;

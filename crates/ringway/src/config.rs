@@ -45,7 +45,7 @@ pub use filter::{AlgorithmFilter, InterfaceFilter};
 pub use parse::{format_bytes, format_duration, parse_bytes, parse_duration};
 pub use value::{
     AddressFamily, ColorChoice, DebugLevel, HostPort, LogFile, Requirement, Secret, Subsystem,
-    Subsystems, TransportChoice,
+    Subsystems, TransportChoice, TuningChoice,
 };
 
 use file::Files;
@@ -172,6 +172,8 @@ pub struct Config {
     pub spin: Option<Duration>,
     /// `NCCL_ALGO`.
     pub algorithms: AlgorithmFilter,
+    /// `RINGWAY_TUNING`.
+    pub tuning: TuningChoice,
     /// `NCCL_PROTO`, kept only to be shown.
     pub protocols: Option<String>,
     /// `RINGWAY_LEVEL`.
@@ -188,6 +190,11 @@ pub struct Config {
     pub debug_file: LogFile,
     /// `NCCL_CONF_FILE`.
     pub conf_file: Option<PathBuf>,
+    /// `RINGWAY_CACHE_DIR`; see [`Self::cache_dir`].
+    cache_dir: Option<PathBuf>,
+    /// `XDG_CACHE_HOME`; see [`Self::cache_dir`].
+    xdg_cache: Option<PathBuf>,
+    home: Option<PathBuf>,
     /// `RINGWAY_COLOR`; see [`Self::use_color`].
     color: ColorChoice,
     /// `NO_COLOR`; see [`Self::use_color`].
@@ -233,6 +240,7 @@ impl Default for Config {
             lanes: None,
             spin: None,
             algorithms: AlgorithmFilter::default(),
+            tuning: TuningChoice::Auto,
             protocols: None,
             level: Level::Run,
             timeout: Duration::from_secs(600),
@@ -241,6 +249,9 @@ impl Default for Config {
             debug_subsystems: Subsystems::default(),
             debug_file: LogFile::Stderr,
             conf_file: None,
+            cache_dir: None,
+            xdg_cache: None,
+            home: None,
             color: ColorChoice::Auto,
             no_color: false,
             test_require: Vec::new(),
@@ -325,6 +336,19 @@ impl Config {
     #[must_use]
     pub fn shm_dir(&self) -> Option<&Path> {
         self.shm_dir.as_deref()
+    }
+
+    /// The folder of tuning files; none where there is no home directory either.
+    #[must_use]
+    pub fn cache_dir(&self) -> Option<PathBuf> {
+        let home = || self.home.as_ref().map(|home| home.join(".cache"));
+        let folder = self.cache_dir.clone().or_else(|| self.xdg_cache.clone()).or_else(home)?;
+        Some(folder.join("ringway"))
+    }
+
+    /// The content of a file of at most `bytes_max`; never waits for a pipe's other end.
+    pub(crate) fn read_file(&self, path: &Path, bytes_max: u64) -> std::io::Result<Vec<u8>> {
+        self.files.read(path, bytes_max)
     }
 
     /// TCP connections to each peer, 1 to 64.

@@ -31,6 +31,7 @@ pub mod reduce;
 mod sync;
 pub mod testing;
 mod transport;
+pub mod tuning;
 
 pub use bootstrap::UniqueId;
 pub use call::Call;

@@ -26,6 +26,7 @@ Options of nccl-tests without a meaning on host memory:
 
 Examples:
   ringway perf all_reduce
+  ringway perf all_reduce --algo all --learn
   ringway perf all_gather --ranks 4 -b 1K -e 16M -f 4 --transport tcp
   ringway perf reduce_scatter -d all -o all -b 1M -e 1M
   ringway perf broadcast -r all -n 100 -w 10 -J broadcast.json
@@ -42,9 +43,13 @@ pub(crate) struct PerfArgs {
     /// How bytes travel between ranks: shm, tcp or auto
     #[arg(long, value_name = "NAME", help_heading = "Job", hide_possible_values = true)]
     pub(crate) transport: Option<Transport>,
-    /// The algorithm, in place of the planner's choice
+    /// The algorithm, in place of the planner's choice; all: time each that
+    /// can do it, and show how far the planner's choice is from the best
     #[arg(long, value_name = "NAME", help_heading = "Job")]
     pub(crate) algo: Option<String>,
+    /// With --algo all: write what was seen into the tuning file
+    #[arg(long, help_heading = "Job")]
+    pub(crate) learn: bool,
     /// What the bits of a result may depend on: run or shape
     #[arg(long, value_name = "LEVEL", help_heading = "Job", value_parser = level)]
     pub(crate) level: Option<Level>,

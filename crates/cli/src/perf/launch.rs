@@ -28,9 +28,23 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// Starts `size` ranks with this process's own arguments and stays until they end.
 pub(crate) fn start(settings: &Settings, size: u32) -> anyhow::Result<ExitCode> {
+    start_copies("perf", &settings.variables, size, |children| {
+        if let (Some(path), Some(pid)) = (&settings.json, children.pid(0)) {
+            json::discard_temporary(path, pid);
+        }
+    })
+}
+
+/// The same for any subcommand whose ranks are copies of it; `after` sees each job at its end.
+pub(crate) fn start_copies(
+    name: &str,
+    variables: &[(&'static str, String)],
+    size: u32,
+    after: impl Fn(&Children),
+) -> anyhow::Result<ExitCode> {
     let mut attempt = 1;
     loop {
-        let outcome = run_job(settings, size)?;
+        let outcome = run_job(name, variables, size, &after)?;
         if outcome.exit_code() != EXIT_PORT_TAKEN || attempt == ATTEMPTS {
             return Ok(ExitCode::from(outcome.exit_code()));
         }
@@ -38,7 +52,12 @@ pub(crate) fn start(settings: &Settings, size: u32) -> anyhow::Result<ExitCode> 
     }
 }
 
-fn run_job(settings: &Settings, size: u32) -> anyhow::Result<Outcome> {
+fn run_job(
+    name: &str,
+    variables: &[(&'static str, String)],
+    size: u32,
+    after: impl Fn(&Children),
+) -> anyhow::Result<Outcome> {
     let program = env::current_exe().context("finding this program's own path")?;
     let args: Vec<OsString> = env::args_os().skip(1).collect();
     let job = LocalJob::new(size)?;
@@ -46,21 +65,19 @@ fn run_job(settings: &Settings, size: u32) -> anyhow::Result<Outcome> {
     for rank in 0..size {
         let mut command = job.command(rank, program.as_os_str(), &args)?;
         // Rank 0 prints the table straight to our output; the others only print remarks.
-        command.envs(settings.variables.iter().cloned()).stdin(Stdio::null());
+        command.envs(variables.iter().cloned()).stdin(Stdio::null());
         children
             .start(&mut command)
             .with_context(|| format!("cannot start rank {rank} of {size}"))?;
     }
     let outcome = children.wait(GRACE, |death| {
         if !speaks_for_itself(death) {
-            output::remark(&format!("ringway perf: {death}; ending the other ranks"));
+            output::remark(&format!("ringway {name}: {death}; ending the other ranks"));
         }
     });
-    if let (Some(path), Some(pid)) = (&settings.json, children.pid(0)) {
-        json::discard_temporary(path, pid);
-    }
+    after(&children);
     if let Outcome::Interrupted(_) = outcome {
-        output::remark("ringway perf: interrupted; all ranks ended");
+        output::remark(&format!("ringway {name}: interrupted; all ranks ended"));
     }
     Ok(outcome)
 }
@@ -74,15 +91,13 @@ fn speaks_for_itself(death: &Death) -> bool {
 /// Makes the choices on the command line known to the library in a process that a launcher
 /// started. A running program cannot change its own environment safely, so it starts itself
 /// again, once, in the same process.
-pub(crate) fn adopt_variables(settings: &Settings) -> anyhow::Result<()> {
+pub(crate) fn adopt_variables(variables: &[(&'static str, String)]) -> anyhow::Result<()> {
     let set = |(name, value): &(&str, String)| env::var(name).is_ok_and(|now| now == *value);
-    if settings.variables.iter().all(set) {
+    if variables.iter().all(set) {
         return Ok(());
     }
     let program = env::current_exe().context("finding this program's own path")?;
-    let error = Command::new(program)
-        .args(env::args_os().skip(1))
-        .envs(settings.variables.iter().cloned())
-        .exec();
+    let error =
+        Command::new(program).args(env::args_os().skip(1)).envs(variables.iter().cloned()).exec();
     Err(error).context("starting again with the settings of the command line")
 }

@@ -265,6 +265,7 @@ impl<'a> Bench<'a> {
                 Some(ReduceOp::PreMulSum) => case.values().scalar(case.rank),
                 _ => 1.0,
             },
+            algorithm: None,
         }
     }
 }

@@ -40,6 +40,11 @@ impl Progress {
         self.bar.suspend(|| output::line(text))
     }
 
+    /// Moves on.
+    pub(crate) fn step(&self) {
+        self.bar.inc(1);
+    }
+
     /// Prints a row and moves on.
     pub(crate) fn row(&self, text: &str) -> io::Result<()> {
         self.line(text)?;

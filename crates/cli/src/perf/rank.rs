@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use ringway_plan::types::Collective;
 
 use super::clock;
+use super::compare;
 use super::identity;
 use super::json::{self, Document, Results};
 use super::launch::{EXIT_NOT_PASSED, EXIT_PORT_TAKEN};
@@ -43,6 +44,9 @@ fn measure_and_report(mut settings: Settings, place: &Place) -> anyhow::Result<E
     let comm = &comm;
     agree_on_sizes(comm, &mut settings)?;
     let roots = settings.roots(comm.size())?;
+    if settings.compare {
+        return compare::run(comm, &settings, roots.first().copied().flatten());
+    }
     let devices = identity::exchange(comm)?;
 
     let subjects = subjects(&settings, &roots);

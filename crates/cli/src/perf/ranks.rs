@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use ringway::Communicator;
+use ringway_plan::algorithm::Algorithm;
 use ringway_plan::types::{Collective, DataType, ReduceOp};
 
 /// One call, with NCCL's meaning of `count`: per rank for all_gather and reduce_scatter, per
@@ -18,6 +19,8 @@ pub(crate) struct Call {
     pub(crate) deadline: Option<Duration>,
     /// This rank's factor in a pre-multiplied sum.
     pub(crate) scalar: f64,
+    /// `None`: the planner's choice.
+    pub(crate) algorithm: Option<Algorithm>,
 }
 
 /// What the measurement asks of a communicator.
@@ -45,12 +48,14 @@ pub(crate) struct Pair<'a> {
 }
 
 impl Call {
-    fn of_library(&self) -> ringway::Call {
+    /// The call as the library knows it.
+    pub(crate) fn of_library(&self) -> ringway::Call {
         let count = self.count as u64;
         let mut call =
             ringway::Call::new(self.collective, self.data_type, count).op(self.op).root(self.root);
         call.scalar = self.scalar;
         call.deadline = self.deadline;
+        call.algorithm = self.algorithm;
         call
     }
 }
@@ -119,6 +124,7 @@ pub(crate) fn all_gather(comm: &dyn Collectives, own: &[u8]) -> anyhow::Result<V
         count: own.len(),
         deadline: None,
         scalar: 1.0,
+        algorithm: None,
     };
     let mut all = vec![0; own.len() * comm.size() as usize];
     comm.call(&call, own, &mut all)?;

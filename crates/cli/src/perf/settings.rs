@@ -87,6 +87,10 @@ pub(crate) struct Settings {
     pub(crate) parallel_init: bool,
     /// Variables by which the choices on the command line reach the library.
     pub(crate) variables: Vec<(&'static str, String)>,
+    /// Whether every algorithm is timed beside the others (`--algo all`).
+    pub(crate) compare: bool,
+    /// Whether what is seen goes into the tuning file.
+    pub(crate) learn: bool,
     /// Remarks on options that were read but do nothing.
     pub(crate) notes: Vec<String>,
 }
@@ -107,6 +111,7 @@ impl Settings {
                 args.per_iteration_skip
             );
         }
+        check_compare(args)?;
         Ok(Self {
             collective,
             sweep: sweep(args)?,
@@ -144,6 +149,8 @@ impl Settings {
             json: args.json.clone(),
             parallel_init: args.foreign.parallel_init > 0,
             variables: variables(args),
+            compare: compares(args),
+            learn: args.learn,
             notes,
         })
     }
@@ -202,10 +209,33 @@ fn sweep(args: &PerfArgs) -> anyhow::Result<Sweep> {
 fn variables(args: &PerfArgs) -> Vec<(&'static str, String)> {
     let transport = args.transport.map(|transport| transport.name().to_owned());
     let level = args.level.map(|level| level.name().to_owned());
-    [("RINGWAY_TRANSPORT", transport), ("RINGWAY_LEVEL", level), ("NCCL_ALGO", args.algo.clone())]
+    let algo = args.algo.clone().filter(|_| !compares(args));
+    [("RINGWAY_TRANSPORT", transport), ("RINGWAY_LEVEL", level), ("NCCL_ALGO", algo)]
         .into_iter()
         .filter_map(|(name, value)| Some((name, value?)))
         .collect()
+}
+
+fn compares(args: &PerfArgs) -> bool {
+    args.algo.as_ref().is_some_and(|algo| algo.eq_ignore_ascii_case("all"))
+}
+
+/// `--algo all` makes a table of its own, of one kind of call.
+fn check_compare(args: &PerfArgs) -> anyhow::Result<()> {
+    if !compares(args) {
+        anyhow::ensure!(!args.learn, "--learn: only with --algo all");
+        return Ok(());
+    }
+    let many = args.data_type == Choice::All
+        || args.root == Choice::All
+        || (args.op == Choice::All && args.collective.reduces());
+    anyhow::ensure!(!many, "--algo all: choose one -d, one -o and one -r");
+    anyhow::ensure!(args.json.is_none(), "--algo all: its table has no JSON form; drop -J");
+    anyhow::ensure!(
+        args.collective != Collective::SendRecv,
+        "--algo all: sendrecv is planned for each pair of ranks; there is nothing to choose"
+    );
+    Ok(())
 }
 
 fn notes_on(foreign: &ForeignArgs) -> anyhow::Result<Vec<String>> {
@@ -325,6 +355,10 @@ mod tests {
             ("all_reduce -I 1 -K 20", "raise -n"),
             ("all_produce", "all_to_all"),
             ("all_reduce --level fast", "run, shape"),
+            ("all_reduce --learn", "only with --algo all"),
+            ("all_reduce --algo all -d all", "choose one -d"),
+            ("all_reduce --algo all -J x.json", "drop -J"),
+            ("sendrecv --algo all", "nothing to choose"),
         ];
         for (words, fix) in table {
             let error = settings(words).unwrap_err();

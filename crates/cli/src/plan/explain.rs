@@ -4,8 +4,11 @@ use std::io;
 use std::process::ExitCode;
 
 use clap::Args;
+use ringway::config::Config;
+use ringway::tuning;
 use ringway_plan::algorithm::Algorithm;
 use ringway_plan::build::Context;
+use ringway_plan::calibration::Calibration;
 use ringway_plan::cost::{Cost, Links, price_rank};
 use ringway_plan::planner::{self, Candidate, Choice, Outcome, Request};
 use ringway_plan::problem::Problem;
@@ -18,7 +21,9 @@ use crate::size;
 #[derive(Debug, Args)]
 #[command(
     max_term_width = 80,
-    after_help = "Predictions come from a model of links and cores; nothing is measured.
+    after_help = "Predictions come from a model of links and cores. What was measured, and the
+links, come from the tuning file of these ranks where ringway tune or ringway
+perf --learn has made one; ~ is taken from sizes beside. Nothing is run.
 
 Examples:
   ringway explain all_reduce --bytes 1M --ranks 4
@@ -32,10 +37,17 @@ pub(crate) struct ExplainArgs {
 
 pub(crate) fn run(args: &ExplainArgs, out: &mut dyn io::Write) -> anyhow::Result<ExitCode> {
     let (problem, hosts) = args.call.resolve()?;
-    let request =
-        Request { lanes: args.call.lanes, slot_bytes: args.call.chunk, ..Request::default() };
+    let (source, known) = known(&hosts);
+    let request = Request {
+        lanes: args.call.lanes,
+        slot_bytes: args.call.chunk,
+        links: known.as_ref().map_or_else(Links::default, |known| known.links),
+        measured: known.as_ref(),
+        ..Request::default()
+    };
     let choice = planner::choose(&problem, &hosts, &request)?;
     write_head(args, &problem, &hosts, &choice, &request.links, out)?;
+    write_table_head(&source, out)?;
     for candidate in &choice.candidates {
         let part = candidate.predicted_us.map(|_| {
             let tuning = choice.tuning;
@@ -46,6 +58,24 @@ pub(crate) fn run(args: &ExplainArgs, out: &mut dyn io::Write) -> anyhow::Result
         write_candidate(candidate, part, &choice, out)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What was measured of ranks like these, and where that is written.
+fn known(hosts: &[u32]) -> (String, Option<Calibration>) {
+    let config = Config::from_env();
+    let apart = hosts.iter().max().map_or(1, |most| most + 1);
+    // Hosts are machines; where nothing is known of those, ranks that share a machine but no memory
+    // are what comes nearest.
+    let mut problem = None;
+    for machines in if apart > 1 { vec![apart, 1] } else { vec![1] } {
+        match tuning::read(&config, &tuning::topology(hosts, machines)) {
+            Ok(Some((path, known))) => return (path.display().to_string(), Some(known)),
+            Ok(None) => {}
+            Err(why) => problem = Some(why),
+        }
+    }
+    let none = || "defaults; no tuning file (see ringway tune)".to_owned();
+    (problem.unwrap_or_else(none), None)
 }
 
 fn write_head(
@@ -82,17 +112,21 @@ fn write_head(
     )?;
     writeln!(
         out,
-        "links: shm {} us {} GB/s, network {} us {} GB/s, a core folds {} GB/s\n",
+        "links: shm {:.2} us {:.1} GB/s, network {:.1} us {:.1} GB/s, a core folds {:.1} GB/s",
         links.shm.latency_us,
         links.shm.bandwidth_gbs,
         links.net.latency_us,
         links.net.bandwidth_gbs,
         links.reduce_gbs
-    )?;
+    )
+}
+
+fn write_table_head(source: &str, out: &mut dyn io::Write) -> io::Result<()> {
+    writeln!(out, "numbers: {source}\n")?;
     writeln!(
         out,
-        "{:<18} {:>10} {:>7} {:>9} {:>9} {:>9}",
-        "algorithm", "predicted", "steps", "put", "copied", "folded"
+        "{:<18} {:>9} {:>10} {:>6} {:>9} {:>9}",
+        "candidate", "predicted", "measured", "steps", "moved", "folded"
     )
 }
 
@@ -107,20 +141,23 @@ fn write_candidate(
         let Outcome::Refused(reason) = &candidate.outcome else {
             return Ok(());
         };
-        return writeln!(out, "{name:<18} {:>10}  {reason}", "-");
+        return writeln!(out, "{name:<18} {:>9}  {reason}", "-");
     };
-    let best_us = choice.candidates.first().and_then(|first| first.predicted_us);
+    let best_us = choice.candidates.first().and_then(|first| first.expected_us);
     let verdict = match candidate.outcome {
         Outcome::Chosen => "chosen".to_owned(),
-        _ => slower(predicted_us, best_us),
+        _ => slower(candidate.expected_us.unwrap_or(predicted_us), best_us),
     };
+    let measured = candidate.measured.map_or_else(
+        || "-".to_owned(),
+        |seen| format!("{}{}", if seen.exact { "" } else { "~" }, time(seen.us)),
+    );
     writeln!(
         out,
-        "{name:<18} {:>10} {:>7} {:>9} {:>9} {:>9}  {verdict}",
+        "{name:<18} {:>9} {measured:>10} {:>6} {:>9} {:>9}  {verdict}",
         time(predicted_us),
         part.steps,
-        size::display(part.bytes_put),
-        size::display(part.bytes_copied),
+        size::display(part.bytes_put + part.bytes_copied),
         size::display(part.bytes_reduced),
     )
 }

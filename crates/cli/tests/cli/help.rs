@@ -4,7 +4,13 @@ use crate::process::{finish, ringway};
 
 #[test]
 fn help_ends_with_examples() {
-    for args in [&["--help"][..], &["perf", "--help"], &["run", "--help"], &["run", "-h"]] {
+    for args in [
+        &["--help"][..],
+        &["perf", "--help"],
+        &["run", "--help"],
+        &["run", "-h"],
+        &["tune", "--help"],
+    ] {
         let done = finish(&mut ringway(args));
         assert_eq!(done.status.code(), Some(0));
         let (_, examples) = done.stdout.split_once("Examples:").unwrap();

@@ -11,3 +11,4 @@ mod perf;
 mod plan;
 mod process;
 mod run;
+mod tune;

@@ -75,7 +75,10 @@ fn the_choice_is_explained() {
 fn wrong_arguments_say_what_to_do() {
     let cases: [(&[&str], &str); 7] = [
         (&["plan", "show", "all_reduce", "--ranks", "0"], "there must be at least 1"),
-        (&["plan", "show", "all_reduce", "--algo", "foo"], "choose one of one_shot, two_shot"),
+        (
+            &["plan", "show", "all_reduce", "--algo", "foo"],
+            "choose one of tiny, one_shot, two_shot",
+        ),
         (
             &["plan", "show", "barrier", "--algo", "ring"],
             "ring has no barrier; choose one of bruck",

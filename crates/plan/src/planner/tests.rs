@@ -25,6 +25,20 @@ fn inside_a_host_cards_are_for_tiny_one_shot_for_small_and_two_shot_for_large() 
     }
 }
 
+/// With two ranks both shots move what one does, and copy the result once more.
+#[test]
+fn two_ranks_never_need_a_second_shot() {
+    for bytes in [1 << 10, 64 << 10, 1 << 20, 64 << 20] {
+        let problem = call(Collective::AllReduce, 2, bytes);
+        let choice = choose(&problem, &[0, 0], &Request::default()).unwrap();
+        let us = |wanted| {
+            let found = choice.candidates.iter().find(|c| c.algorithm == wanted).unwrap();
+            found.predicted_us.unwrap()
+        };
+        assert!(us(Algorithm::OneShot) < us(Algorithm::TwoShot), "{bytes} bytes");
+    }
+}
+
 #[test]
 fn over_a_network_many_ranks_take_a_logarithm_of_steps_for_small_calls() {
     let hosts: Vec<u32> = (0..64).collect();

@@ -10,7 +10,7 @@ use super::engine::{Engine, ScratchUse};
 use super::idle::Patience;
 use super::known::Calls;
 use super::planning::Planning;
-use super::{Communicator, Desk, Inner, settings};
+use super::{Communicator, Desk, Inner, settings, tuned};
 use crate::bootstrap::Session;
 use crate::bootstrap::frame::{ControlStream, FrameError};
 use crate::bootstrap::rails;
@@ -69,6 +69,7 @@ impl Communicator {
         drop(descriptor);
         require(&session, &config, &colocation)?;
         let Colocation { hosts, attached, refusals } = colocation;
+        let measured = tuned::agree(&mut session, &config, &hosts)?;
         let mut links = Links::new(rank, size, Arc::clone(&own), bell.clone());
         for one in attached {
             let peer = one.peer;
@@ -130,7 +131,7 @@ impl Communicator {
             size,
             peers,
             desk: Mutex::new(Desk {
-                planning: Planning::new(hosts.clone(), &config, layout, rails),
+                planning: Planning::new(hosts.clone(), &config, layout, (rails, measured)),
                 calls: Calls::default(),
                 engine,
             }),

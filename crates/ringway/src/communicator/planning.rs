@@ -3,13 +3,17 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::Communicator;
+use crate::call::Call;
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::executor::Prepared;
 use crate::plan::algorithm::Algorithm;
 use crate::plan::build::{Context, Tuning};
+use crate::plan::calibration::Calibration;
+use crate::plan::cost::Links;
 use crate::plan::plan::RankPlan;
-use crate::plan::planner::{self, Request};
+use crate::plan::planner::{self, Choice, Request};
 use crate::plan::problem::{Counts, Problem};
 use crate::plan::types::Rank;
 use crate::transport::shm::Layout;
@@ -31,16 +35,24 @@ pub(crate) struct Planning {
     scratch_bytes: u64,
     /// Rails between hosts.
     rails: usize,
+    /// What rank 0 told all ranks was measured.
+    measured: Option<Arc<Calibration>>,
     plans: HashMap<(Problem, Option<Algorithm>), Arc<Prepared>>,
 }
 
 impl Planning {
-    pub(crate) fn new(hosts: Vec<u32>, config: &Config, layout: Layout, rails: usize) -> Self {
+    pub(crate) fn new(
+        hosts: Vec<u32>,
+        config: &Config,
+        layout: Layout,
+        (rails, measured): (usize, Option<Arc<Calibration>>),
+    ) -> Self {
         Self {
             hosts,
             config: config.clone(),
             scratch_bytes: layout.large_bytes,
             rails,
+            measured,
             plans: HashMap::new(),
         }
     }
@@ -95,12 +107,7 @@ impl Planning {
             wanted.supports(problem, &self.hosts).map_err(Error::usage)?;
             return self.ask(problem, &allow);
         }
-        let allow = |algorithm: Algorithm| {
-            if self.config.algorithms.allows(problem.collective, algorithm.name()) {
-                return Ok(());
-            }
-            Err(format!("NCCL_ALGO does not allow {algorithm}"))
-        };
+        let allow = |algorithm: Algorithm| self.allow(problem, algorithm);
         self.ask(problem, &allow).or_else(|error| {
             let free = self.ask(problem, &|_| Ok(()))?;
             tracing::warn!(target: crate::log::TUNING, "{error}; using {} all the same", free.0);
@@ -113,15 +120,35 @@ impl Planning {
         problem: &Problem,
         allow: &dyn Fn(Algorithm) -> std::result::Result<(), String>,
     ) -> Result<(Algorithm, Tuning)> {
-        let request = Request {
+        planner::choose_algorithm(problem, &self.hosts, &self.request(problem, allow))
+            .map_err(|error| Error::usage(error.to_string()))
+    }
+
+    fn request<'a>(
+        &'a self,
+        problem: &Problem,
+        allow: &'a dyn Fn(Algorithm) -> std::result::Result<(), String>,
+    ) -> Request<'a> {
+        Request {
             allow,
             lanes: self.config.lanes.or_else(|| self.lanes_for_rails(problem)),
             slot_bytes: self.config.chunk_bytes,
             scratch_bytes: self.scratch_bytes,
-            ..Request::default()
-        };
-        planner::choose_algorithm(problem, &self.hosts, &request)
-            .map_err(|error| Error::usage(error.to_string()))
+            links: self.measured.as_ref().map_or_else(Links::default, |known| known.links),
+            measured: self.measured.as_deref(),
+        }
+    }
+
+    fn allow(&self, problem: &Problem, algorithm: Algorithm) -> std::result::Result<(), String> {
+        if self.config.algorithms.allows(problem.collective, algorithm.name()) {
+            return Ok(());
+        }
+        Err(format!("NCCL_ALGO does not allow {algorithm}"))
+    }
+
+    /// What rank 0 told all ranks was measured.
+    pub(crate) fn measured(&self) -> Option<Arc<Calibration>> {
+        self.measured.clone()
     }
 
     /// A lane for every rail, where there are several and the call is long enough to be cut. None:
@@ -139,5 +166,29 @@ impl Planning {
     /// Scratch an operation may use.
     pub(crate) fn scratch_bytes(&self) -> u64 {
         self.scratch_bytes
+    }
+}
+
+impl Communicator {
+    /// The algorithms this communicator could do `call` by, what each is thought and was seen to
+    /// take, and its choice. The same on all ranks.
+    ///
+    /// ```
+    /// use ringway::{Call, plan::types::{Collective, DataType}};
+    /// ringway::testing::world(2, |comm| {
+    ///     let choice = comm.candidates(&Call::new(Collective::AllReduce, DataType::F32, 1024));
+    ///     assert_eq!(choice.unwrap().candidates.len(), 11);
+    /// });
+    /// ```
+    ///
+    /// # Errors
+    /// The call cannot be made, or no algorithm is allowed.
+    pub fn candidates(&self, call: &Call) -> Result<Choice> {
+        let problem = call.problem(self.size(), call.level.unwrap_or_else(|| self.level()))?;
+        let desk = self.desk();
+        let planning = &desk.planning;
+        let allow = |algorithm: Algorithm| planning.allow(&problem, algorithm);
+        planner::choose(&problem, &planning.hosts, &planning.request(&problem, &allow))
+            .map_err(|error| Error::usage(error.to_string()))
     }
 }

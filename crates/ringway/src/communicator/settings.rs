@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::Session;
-use crate::config::Config;
+use crate::config::{Config, TuningChoice};
 use crate::error::{Error, Result};
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +30,10 @@ impl Shared {
                 named("NCCL_ALGO", format!("{:?}", config.algorithms)),
                 named("RINGWAY_LEVEL", config.level.to_string()),
                 named("RINGWAY_LANES", format!("{:?}", config.lanes)),
+                named(
+                    "RINGWAY_TUNING=off",
+                    if config.tuning == TuningChoice::Off { "set" } else { "not set" }.to_owned(),
+                ),
                 named("RINGWAY_CHUNK_BYTES", format!("{:?}", config.chunk_bytes)),
             ],
         }

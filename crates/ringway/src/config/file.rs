@@ -68,6 +68,10 @@ impl Environment {
         self.variables.iter().map(|(name, value)| (name.as_str(), value.as_str()))
     }
 
+    pub(super) fn home(&self) -> Option<&Path> {
+        self.home.as_deref()
+    }
+
     pub(super) fn files(&self) -> &Files {
         &self.files
     }

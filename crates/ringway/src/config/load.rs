@@ -1,6 +1,7 @@
 //! From text to a [`Config`], with everything there is to say about it.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::file::Environment;
 use super::parse::{self, Remark, format_bytes};
@@ -18,7 +19,11 @@ impl Config {
     /// The settings of an environment.
     #[must_use]
     pub fn load(environment: &Environment) -> Self {
-        let mut config = Self { files: environment.files().clone(), ..Self::default() };
+        let mut config = Self {
+            files: environment.files().clone(),
+            home: environment.home().map(Path::to_path_buf),
+            ..Self::default()
+        };
 
         // An empty variable hides a file's line, as it does in NCCL.
         let mut given: BTreeMap<String, (String, Source)> = BTreeMap::new();

@@ -8,7 +8,7 @@ use super::filter::{self, AlgorithmFilter, InterfaceFilter};
 use super::parse::{self, Problem, Remark};
 use super::value::{
     AddressFamily, ColorChoice, DebugLevel, HostPort, LogFile, Requirement, Secret, Subsystems,
-    TransportChoice,
+    TransportChoice, TuningChoice,
 };
 use crate::plan::types::Level;
 
@@ -170,6 +170,12 @@ pub(super) static TABLE: &[Entry] = &[
          CollnetChain, NVLS and NVLSTree are taken, and mean nothing on host memory.",
         |c, v| put_remarked(&mut c.algorithms, AlgorithmFilter::parse(v)),
         |c| c.algorithms.to_string()),
+    entry(MEMORY, "RINGWAY_TUNING", "auto, off or path",
+        "What calls were measured to take on this machine: the file that `ringway tune` has \
+         written for this processor and these ranks, none, or this one. Rank 0's counts for all; \
+         only off must be set alike.",
+        assign_tuning,
+        |c| c.tuning.to_string()),
     entry(MEMORY, "NCCL_PROTO", "list of LL, LL128, Simple; ^ exclude",
         "Taken, and means nothing on host memory.",
         |c, v| put_remarked(&mut c.protocols,
@@ -212,6 +218,15 @@ pub(super) static TABLE: &[Entry] = &[
          environment only.",
         |c, v| put(&mut c.conf_file, Ok(Some(PathBuf::from(v)))),
         |c| path_or_unset(c.conf_file.as_deref())),
+    entry(COMMAND, "RINGWAY_CACHE_DIR", "path",
+        "Folder under which `ringway/` holds tuning files. Where unset: XDG_CACHE_HOME, then \
+         ~/.cache.",
+        |c, v| put(&mut c.cache_dir, absolute(v)),
+        |c| path_or_unset(c.cache_dir.as_deref())),
+    entry(COMMAND, "XDG_CACHE_HOME", "path",
+        "See RINGWAY_CACHE_DIR.",
+        |c, v| put(&mut c.xdg_cache, absolute(v)),
+        |c| path_or_unset(c.xdg_cache.as_deref())),
     entry(COMMAND, "RINGWAY_COLOR", "auto, always or never",
         "Whether the command colours its output; auto: on a terminal, unless NO_COLOR is set.",
         |c, v| put(&mut c.color, ColorChoice::parse(v)),
@@ -299,6 +314,22 @@ fn assign_shm_dir(config: &mut Config, value: &str) -> Outcome {
         return Err(Problem::new(text));
     }
     put(&mut config.shm_dir, Ok(Some(PathBuf::from(value))))
+}
+
+fn absolute(value: &str) -> Result<Option<PathBuf>, Problem> {
+    match Path::new(value).is_absolute() {
+        true => Ok(Some(PathBuf::from(value))),
+        false => Err(Problem::new("not an absolute path")),
+    }
+}
+
+fn assign_tuning(config: &mut Config, value: &str) -> Outcome {
+    let tuning = match value.to_ascii_lowercase().as_str() {
+        "auto" => TuningChoice::Auto,
+        "off" => TuningChoice::Off,
+        _ => TuningChoice::File(PathBuf::from(value)),
+    };
+    put(&mut config.tuning, Ok(tuning))
 }
 
 fn or_unset<T: ToString>(value: Option<&T>) -> String {

@@ -67,6 +67,8 @@ fn good_values_are_taken_without_a_word() {
         ("RINGWAY_LANES", "4", "4"),
         ("RINGWAY_SPIN_US", "50", "50"),
         ("NCCL_ALGO", "Ring;allreduce:^tree", "ring;allreduce:^tree"),
+        ("RINGWAY_TUNING", "OFF", "off"),
+        ("RINGWAY_TUNING", "/tmp/t.json", "/tmp/t.json"),
         ("NCCL_PROTO", "^LL128", "^LL128"),
         ("RINGWAY_LEVEL", "shape", "shape"),
         ("RINGWAY_TIMEOUT", "500ms", "500ms"),
@@ -77,6 +79,8 @@ fn good_values_are_taken_without_a_word() {
         ("NCCL_DEBUG_SUBSYS", "ALL", "ALL"),
         ("NCCL_DEBUG_FILE", "/tmp/%h.%p", "/tmp/%h.%p"),
         ("NCCL_DEBUG_FILE", "/dev/stdout", "stdout"),
+        ("RINGWAY_CACHE_DIR", "/var/cache", "/var/cache"),
+        ("XDG_CACHE_HOME", "/home/a/.cache", "/home/a/.cache"),
         ("RINGWAY_COLOR", "never", "never"),
         ("NO_COLOR", "yes", "1"),
         ("RINGWAY_TEST_REQUIRE", "avx512,netns", "avx512,netns"),
@@ -325,6 +329,19 @@ fn defaults_follow_other_peoples_variables() {
     let plain = load(&[("NO_COLOR", "1")]);
     assert!(!plain.use_color(true) && Config::default().use_color(true));
     assert!(load(&[("NO_COLOR", "1"), ("RINGWAY_COLOR", "always")]).use_color(false));
+}
+
+#[test]
+fn tuning_files_are_in_the_first_folder_that_is_set() {
+    let folder = |variables: &[(&str, &str)]| {
+        let environment = Environment::new(variables.iter().copied()).with_home("/home/a");
+        Config::load(&environment).cache_dir().unwrap().display().to_string()
+    };
+    assert_eq!(folder(&[]), "/home/a/.cache/ringway");
+    assert_eq!(folder(&[("XDG_CACHE_HOME", "/x")]), "/x/ringway");
+    assert_eq!(folder(&[("XDG_CACHE_HOME", "x")]), "/home/a/.cache/ringway");
+    assert_eq!(folder(&[("XDG_CACHE_HOME", "/x"), ("RINGWAY_CACHE_DIR", "/y")]), "/y/ringway");
+    assert_eq!(Config::default().cache_dir(), None);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The types of the settings: what their words mean.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use super::parse::{self, Problem, Remark};
@@ -234,6 +235,28 @@ impl fmt::Display for LogFile {
             Self::Stdout => "stdout",
             Self::Pattern(pattern) => pattern,
         })
+    }
+}
+
+/// Which measurements the planner goes by (`RINGWAY_TUNING`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum TuningChoice {
+    /// The file for this topology in the cache folder, where there is one.
+    #[default]
+    Auto,
+    /// None: defaults.
+    Off,
+    /// This file.
+    File(PathBuf),
+}
+
+impl fmt::Display for TuningChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Auto => f.write_str("auto"),
+            Self::Off => f.write_str("off"),
+            Self::File(path) => f.write_str(&parse::shown(&path.to_string_lossy())),
+        }
     }
 }
 
