@@ -81,7 +81,7 @@ fn wrong_arguments_say_what_to_do() {
         ),
         (
             &["plan", "show", "barrier", "--algo", "ring"],
-            "ring has no barrier; choose one of bruck",
+            "ring has no barrier; choose one of tiny, bruck",
         ),
         (&["plan", "show", "broadcast", "--root", "9"], "root 9 is not one of 8 ranks"),
         (&["plan", "show", "all_reduce", "--hosts", "9"], "cannot be spread over 9 hosts"),
