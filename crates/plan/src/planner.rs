@@ -249,17 +249,18 @@ fn tune(problem: &Problem, hosts: &[u32], request: &Request<'_>) -> Tuning {
     let mapped = hosts.iter().all(|host| Some(host) == hosts.first());
     let bytes = buffer_bytes(problem);
     let most = if mapped { 256 << 10 } else { 512 << 10 };
-    // Two messages at least, so that one can be made while another is under way; of mapped memory
-    // large ones cost fewer signals and still stay in the caches.
-    let parts = if mapped { 2 } else { 4 };
+    // Large messages cost fewer signals. Mapped memory is cut in two at least, so that one can be made
+    // while another is read; a network sends the first bytes of a message before the last is there.
+    let parts = if mapped { 2 } else { 1 };
     let slot_bytes = request.slot_bytes.unwrap_or_else(|| {
         let part = (bytes / parts).checked_next_power_of_two().unwrap_or(most);
         part.clamp(64 << 10, most)
     });
     let wanted = match request.lanes {
         Some(lanes) => lanes.max(1),
-        // One core copies and folds inside a host; a network takes more than one connection gives.
-        None if mapped || bytes < 1 << 20 => 1,
+        // One core copies and folds inside a host; a network takes more than one connection gives,
+        // if there is enough to send.
+        None if mapped || bytes < 4 << 20 => 1,
         None => 2,
     };
     let slots = 2;

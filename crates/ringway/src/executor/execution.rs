@@ -82,6 +82,9 @@ impl Prepared {
     }
 }
 
+/// Bytes of an operand that are asked for before it is read.
+const FETCHED: usize = 1024;
+
 /// Bytes from which a step takes longer than waking somebody.
 const LONG: usize = 4096;
 
@@ -380,6 +383,13 @@ impl State {
         self.operands.clear();
         for operand in operands {
             let address = self.address(part, &operand.span, fabric).cast_const();
+            if matches!(operand.span.region, Region::Window(_)) {
+                // It comes from another core: the first lines are asked for at once, before the
+                // processor has seen in which order they will be read.
+                for line in (0..self.bytes(part, &operand.span).min(FETCHED)).step_by(64) {
+                    prefetch(address.wrapping_add(line));
+                }
+            }
             let scales = &self.parts[part].scales;
             let scale = operand.fresh.and_then(|rank| scales.get(rank as usize)).copied();
             self.operands.push(reduce::Operand { address, form: operand.span.form, scale });
