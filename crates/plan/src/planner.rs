@@ -249,9 +249,9 @@ fn tune(problem: &Problem, hosts: &[u32], request: &Request<'_>) -> Tuning {
     let mapped = hosts.iter().all(|host| Some(host) == hosts.first());
     let bytes = buffer_bytes(problem);
     let most = if mapped { 256 << 10 } else { 512 << 10 };
-    // Large messages cost fewer signals. Mapped memory is cut in two at least, so that one can be made
-    // while another is read; a network sends the first bytes of a message before the last is there.
-    let parts = if mapped { 2 } else { 1 };
+    // Large messages cost fewer signals; two of them at least, so that one can be made while another
+    // is under way. Among many ranks over a network some algorithms send half a buffer at once: four.
+    let parts = if mapped || problem.ranks <= 4 { 2 } else { 4 };
     let slot_bytes = request.slot_bytes.unwrap_or_else(|| {
         let part = (bytes / parts).checked_next_power_of_two().unwrap_or(most);
         part.clamp(64 << 10, most)
