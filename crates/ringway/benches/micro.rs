@@ -8,9 +8,10 @@ use divan::Bencher;
 use divan::counter::{BytesCount, ItemsCount};
 use ringway::bootstrap::Options;
 use ringway::config::Config;
+use ringway::control::{Journal, Signature};
 use ringway::plan::types::Form;
 use ringway::reduce::{Kernel, Operand};
-use ringway::{Communicator, DataType, ReduceOp, UniqueId};
+use ringway::{Collective, Communicator, DataType, Level, ReduceOp, UniqueId};
 
 fn main() {
     divan::main();
@@ -68,6 +69,32 @@ fn dispatch(bencher: Bencher<'_, '_>) {
     let mut values = [1.0_f32; 2];
     bencher.bench_local(|| {
         comm.all_reduce_in_place(&mut values, ReduceOp::Sum).expect("nobody to disagree with");
+    });
+}
+
+/// What it takes to name a call so that ranks can compare it, and to note that it was entered and left.
+#[divan::bench]
+fn signature_and_journal(bencher: Bencher<'_, '_>) {
+    let journal = Journal::new();
+    let (mut history, mut sequence) = (0, 0);
+    bencher.counter(ItemsCount::new(BATCH)).bench_local(|| {
+        for _ in 0..BATCH {
+            let signature = Signature {
+                sequence,
+                collective: Collective::AllReduce,
+                count: 2,
+                data_type: Some(DataType::F32),
+                op: Some(ReduceOp::Sum),
+                root: None,
+                level: Level::Run,
+                extra: 0,
+            };
+            journal.begin(&signature);
+            history = signature.tag_after(history);
+            journal.end(sequence);
+            sequence += 1;
+        }
+        history
     });
 }
 
