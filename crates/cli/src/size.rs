@@ -31,23 +31,8 @@ fn parse_checked(text: &str) -> Option<u64> {
     whole.checked_mul(scale)?.checked_add(u64::try_from(part_bytes).ok()?)
 }
 
-/// A size for people: `24 B`, `1.5 KiB`, `128 MiB`.
-pub(crate) fn display(bytes: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    if bytes < 1024 {
-        return format!("{bytes} B");
-    }
-    let mut tenths = u128::from(bytes) * 10 / 1024;
-    let mut unit = 0;
-    while tenths >= 10_240 && unit + 1 < UNITS.len() {
-        tenths /= 1024;
-        unit += 1;
-    }
-    match tenths % 10 {
-        0 => format!("{} {}", tenths / 10, UNITS[unit]),
-        tenth => format!("{}.{tenth} {}", tenths / 10, UNITS[unit]),
-    }
-}
+/// A size for people, as in listings of plans.
+pub(crate) use ringway::plan::draw::size as display;
 
 #[cfg(test)]
 mod tests {

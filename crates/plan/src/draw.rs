@@ -137,7 +137,8 @@ fn count(number: usize, what: &str) -> String {
 }
 
 /// Bytes for people: `24 B`, `1.5 KiB`, `128 MiB`.
-fn size(bytes: u64) -> String {
+#[must_use]
+pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
         return format!("{bytes} B");

@@ -97,6 +97,19 @@ impl Call {
         self
     }
 
+    /// Whether two calls are planned alike: all but their factor and their deadline is equal.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        let Self { collective, data_type, count, counts, op, root, level, algorithm, .. } = self;
+        *collective == other.collective
+            && *data_type == other.data_type
+            && *count == other.count
+            && *counts == other.counts
+            && *op == other.op
+            && *root == other.root
+            && *level == other.level
+            && *algorithm == other.algorithm
+    }
+
     /// The planner's view of the call, checked.
     pub(crate) fn problem(&self, ranks: u32, level: Level) -> Result<Problem> {
         if self.root >= ranks {
@@ -170,5 +183,30 @@ impl Call {
             .ok_or_else(|| {
                 Error::argument(format!("{count} {} do not fit the address space", self.data_type))
             })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_are_alike_whatever_their_factor_and_deadline() {
+        let call = Call::new(Collective::AllReduce, DataType::F32, 8);
+        let mut other = call.clone().deadline(Duration::from_secs(1));
+        other.scalar = 0.5;
+        assert!(call.is_like(&other));
+        for unlike in [
+            Call::new(Collective::Reduce, DataType::F32, 8),
+            Call::new(Collective::AllReduce, DataType::F64, 8),
+            Call::new(Collective::AllReduce, DataType::F32, 9),
+            call.clone().op(ReduceOp::Max),
+            call.clone().root(1),
+            call.clone().level(Level::Shape),
+            call.clone().algorithm(Algorithm::Ring),
+            call.clone().counts(Counts::Equal(8)),
+        ] {
+            assert!(!call.is_like(&unlike), "{unlike:?}");
+        }
     }
 }

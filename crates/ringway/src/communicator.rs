@@ -34,7 +34,7 @@ use crate::call::Call;
 use crate::config::{AddressFamily, Config, Environment};
 use crate::control::{Control, Signature};
 use crate::error::{Error, RankIdentity, Result};
-use crate::executor::{Execution, Part};
+use crate::executor::{Execution, Part, Prepared};
 use crate::plan::problem::{Counts, Problem};
 use crate::plan::types::{Collective, DataType, Rank, ReduceOp};
 use crate::reduce::{Kernel, Scalar};
@@ -269,7 +269,7 @@ impl Inner {
             Some(known) => known,
             None => Box::new(self.learn(desk, call)?),
         };
-        let outcome = self.run_known(desk, &mut known, buffers);
+        let outcome = self.run_known(desk, &mut known, call, buffers);
         desk.calls.put(known);
         outcome
     }
@@ -280,7 +280,8 @@ impl Inner {
         // Before anything is computed with the counts.
         let input_bytes = call.input_bytes(self.rank, self.size)?;
         let output_bytes = call.output_bytes(self.rank, self.size)?;
-        let prepared = desk.planning.prepared(self.rank, &problem, call.algorithm)?;
+        let plan = desk.planning.draft(self.rank, &problem, call.algorithm)?;
+        let prepared = Arc::new(Prepared::new(plan));
         let neighbours = Arc::clone(&desk.engine.neighbours);
         let size = call.data_type.size();
         let bytes = |values: u64| usize::try_from(values).unwrap_or(usize::MAX) * size;
@@ -295,7 +296,6 @@ impl Inner {
                 signature: signature(call, &problem),
                 pairs: pairs(std::iter::once(&problem)),
             },
-            deadline: call.deadline.unwrap_or(self.config.timeout),
             input_bytes,
             output_bytes,
             in_place,
@@ -306,7 +306,13 @@ impl Inner {
         call.problem(self.size, call.level.unwrap_or(self.config.level))
     }
 
-    fn run_known(&self, desk: &mut Desk, known: &mut Known, buffers: Buffers) -> Result<()> {
+    fn run_known(
+        &self,
+        desk: &mut Desk,
+        known: &mut Known,
+        call: &Call,
+        buffers: Buffers,
+    ) -> Result<()> {
         let copy;
         let (input, output) = match (known.areas(buffers)?, buffers) {
             (Some(areas), _) => areas,
@@ -321,7 +327,7 @@ impl Inner {
                 (input, Area { bytes: known.output_bytes, ..whole })
             }
         };
-        if let Some(scales) = self.scales(desk, &known.call)? {
+        if let Some(scales) = self.scales(desk, call)? {
             known.execution.set_scales(0, scales);
         }
         // SAFETY: `call_now`, `run_now` and `work` keep the buffers borrowed until this returns, and
@@ -329,7 +335,8 @@ impl Inner {
         #[expect(unsafe_code, reason = "the areas stand for borrows the caller holds")]
         unsafe {
             let areas: (&[Area], &[Area]) = (&[input], &[output]);
-            desk.engine.collective(&mut known.execution, areas, &known.agreement, known.deadline)
+            let deadline = call.deadline.unwrap_or(self.config.timeout);
+            desk.engine.collective(&mut known.execution, areas, &known.agreement, deadline)
         }
     }
 

@@ -144,7 +144,7 @@ impl Engine {
         let bytes = plan.scratch_bytes;
         let (base, mut operations) = self.scratch.assign(&self.own, bytes, self.sequence);
         if plan.cards > 0 {
-            // The cards of the operation before last that used the same ones.
+            // Its cards were last used so many operations ago.
             operations = operations.max((self.sequence + 1).saturating_sub(GENERATIONS as u64));
         }
         if operations <= self.cleared {

@@ -3,8 +3,6 @@
 //! A program makes the same few calls over and over. The first time, a call is planned and everything
 //! is allocated that running it needs; after that, making it again allocates nothing.
 
-use std::time::Duration;
-
 use super::engine::Agreement;
 use super::wrong_size;
 use crate::call::Call;
@@ -31,7 +29,6 @@ pub(super) struct Known {
     pub(super) call: Call,
     pub(super) execution: Execution,
     pub(super) agreement: Agreement,
-    pub(super) deadline: Duration,
     pub(super) input_bytes: usize,
     pub(super) output_bytes: usize,
     /// Where input and output begin in a buffer that is both, where they can be.
@@ -94,7 +91,7 @@ impl Calls {
     /// Takes a call out, to run it; [`Calls::put`] puts it back.
     pub(super) fn take(&mut self, call: &Call) -> Option<Box<Known>> {
         let shelf = self.shelf(call);
-        let place = shelf.iter().position(|known| known.call == *call)?;
+        let place = shelf.iter().position(|known| known.call.is_like(call))?;
         Some(shelf.remove(place))
     }
 

@@ -1,13 +1,11 @@
-//! From calls to plans: chosen once per call shape, then cached.
+//! From calls to plans. What was planned is remembered with the call: see `known`.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Communicator;
 use crate::call::Call;
 use crate::config::Config;
 use crate::error::{Error, Result};
-use crate::executor::Prepared;
 use crate::plan::algorithm::Algorithm;
 use crate::plan::build::{Context, Tuning};
 use crate::plan::calibration::Calibration;
@@ -18,16 +16,13 @@ use crate::plan::problem::{Counts, Problem};
 use crate::plan::types::Rank;
 use crate::transport::shm::Layout;
 
-/// Plans kept; when there are more shapes than this the cache starts afresh.
-const PLANS_MOST: usize = 1024;
-
 /// Calls of so many bytes are spread over rails.
 const CUT_BYTES: u64 = 256 << 10;
 
 /// Lanes that are used for rails, at most.
 const LANES_MOST: u32 = 16;
 
-/// The planner of a communicator, with its cache.
+/// The planner of a communicator.
 #[derive(Debug)]
 pub(crate) struct Planning {
     hosts: Vec<u32>,
@@ -37,7 +32,6 @@ pub(crate) struct Planning {
     rails: usize,
     /// What rank 0 told all ranks was measured.
     measured: Option<Arc<Calibration>>,
-    plans: HashMap<(Problem, Option<Algorithm>), Arc<Prepared>>,
 }
 
 impl Planning {
@@ -47,36 +41,10 @@ impl Planning {
         layout: Layout,
         (rails, measured): (usize, Option<Arc<Calibration>>),
     ) -> Self {
-        Self {
-            hosts,
-            config: config.clone(),
-            scratch_bytes: layout.large_bytes,
-            rails,
-            measured,
-            plans: HashMap::new(),
-        }
+        Self { hosts, config: config.clone(), scratch_bytes: layout.large_bytes, rails, measured }
     }
 
     /// The plan of one call for `rank`.
-    pub(crate) fn prepared(
-        &mut self,
-        rank: Rank,
-        problem: &Problem,
-        wanted: Option<Algorithm>,
-    ) -> Result<Arc<Prepared>> {
-        let key = (problem.clone(), wanted);
-        if let Some(known) = self.plans.get(&key) {
-            return Ok(Arc::clone(known));
-        }
-        let prepared = Arc::new(Prepared::new(self.draft(rank, problem, wanted)?));
-        if self.plans.len() >= PLANS_MOST {
-            self.plans.clear();
-        }
-        self.plans.insert(key, Arc::clone(&prepared));
-        Ok(prepared)
-    }
-
-    /// Plans one call afresh.
     pub(crate) fn draft(
         &self,
         rank: Rank,

@@ -192,7 +192,8 @@ fn reports_reach_all_and_journals_are_read() {
     };
     // On a busy machine a thread may not run for longer than facts are collected.
     let texts: Vec<String> = (0..5).map(|_| judge()).collect();
-    assert!(texts.iter().any(|text| text.contains("count 9 instead of 8")), "{texts:#?}");
+    let whole = texts.iter().filter(|text| text.contains("count 9 instead of 8")).count();
+    assert!(whole >= 3, "{texts:#?}");
 }
 
 #[test]
