@@ -32,7 +32,7 @@ const HOPELESS: f64 = 3.0;
 /// A time that falls by less has come to rest.
 const REST: f64 = 0.95;
 
-/// What is called; in place.
+/// What is called: in place, where the collective has such a form.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject {
     pub(crate) collective: Collective,
@@ -124,15 +124,20 @@ pub(crate) fn time(
     let layout = subject.layout(size);
     let choice = comm.candidates(&subject.call(size, None).of_library())?;
     let bytes = layout.in_place_bytes(subject.collective, rank, subject.root);
-    let buffer = buffer.first(bytes);
+    let apart = subject.collective == Collective::AllToAll;
+    let buffer = buffer.first(if apart { 2 * bytes } else { bytes });
     // Sums of zeros stay zeros, however often they are made.
     buffer.fill(0);
+    let (first, second) = buffer.split_at_mut(bytes);
     let mut lap = |algorithm: Algorithm, calls: u32| -> anyhow::Result<f64> {
         let call = subject.call(size, Some(algorithm));
         comm.barrier()?;
         let started = Instant::now();
         for _ in 0..calls {
-            comm.call_in_place(&call.of_library(), buffer)?;
+            match apart {
+                true => comm.call(&call.of_library(), first, second)?,
+                false => comm.call_in_place(&call.of_library(), first)?,
+            }
         }
         let own = started.elapsed().as_secs_f64() * 1e6 / f64::from(calls);
         let all = ranks::all_gather_numbers(comm, &[own])?;

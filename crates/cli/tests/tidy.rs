@@ -87,6 +87,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "crates/ringway/src/transport.rs",
     "crates/ringway/src/transport/shm.rs",
     "crates/ringway/src/transport/shm/flags.rs",
+    "crates/ringway/src/transport/shm/reach.rs",
     "crates/ringway/src/transport/shm/segment.rs",
     "crates/ringway/src/transport/tcp/connection.rs",
     "crates/ringway/tests/allocations.rs",

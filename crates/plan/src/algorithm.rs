@@ -12,6 +12,7 @@
 //! | bruck | all_gather, all_to_all, barrier | by the binary digits of the distance |
 //! | tree | all_reduce, broadcast, reduce | up and down two binary trees, half the data each |
 //! | pat | all_reduce, all_gather, reduce_scatter | a binomial tree for each block, blocks travel together |
+//! | single_copy | all but reduce and barrier | everybody reads the others' buffers where they lie |
 //! | hierarchical | all_reduce, all_gather, reduce_scatter, broadcast, reduce | inside hosts, and between hosts rail by rail |
 //!
 //! A new algorithm is one file here and one line in each table below; it is then proved, run,
@@ -30,6 +31,7 @@ mod one_shot;
 mod pat;
 mod recursive_doubling;
 mod ring;
+mod single_copy;
 mod tiny;
 mod tree;
 mod two_shot;
@@ -69,13 +71,27 @@ pub enum Algorithm {
     /// A binomial tree for each block, all at once, with shared messages: few steps for small
     /// blocks.
     Pat,
+    /// Everybody reads the others' buffers where they lie: fewest copies, done by the kernel.
+    SingleCopy,
     /// Shared memory inside hosts, the network between them: every byte crosses once.
     Hierarchical,
 }
 
 impl Algorithm {
+    /// Whether ranks read each other's buffers, which the kernel may forbid.
+    #[must_use]
+    pub const fn reads_buffers(self) -> bool {
+        matches!(self, Self::SingleCopy)
+    }
+
+    /// Whether all ranks must be on one host.
+    #[must_use]
+    pub const fn stays_on_a_host(self) -> bool {
+        matches!(self, Self::Tiny | Self::SingleCopy)
+    }
+
     /// Every algorithm.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Tiny,
         Self::OneShot,
         Self::TwoShot,
@@ -86,6 +102,7 @@ impl Algorithm {
         Self::Bruck,
         Self::Tree,
         Self::Pat,
+        Self::SingleCopy,
         Self::Hierarchical,
     ];
 
@@ -103,6 +120,7 @@ impl Algorithm {
             Self::Bruck => "bruck",
             Self::Tree => "tree",
             Self::Pat => "pat",
+            Self::SingleCopy => "single_copy",
             Self::Hierarchical => "hierarchical",
         }
     }
@@ -123,6 +141,7 @@ impl Algorithm {
             Self::Bruck => bruck::COLLECTIVES,
             Self::Tree => tree::COLLECTIVES,
             Self::Pat => pat::COLLECTIVES,
+            Self::SingleCopy => single_copy::COLLECTIVES,
             Self::Hierarchical => hierarchical::COLLECTIVES,
         };
         if !collectives.contains(&problem.collective) {
@@ -131,6 +150,7 @@ impl Algorithm {
         match self {
             Self::Tiny => tiny::supports(problem, hosts),
             Self::Bruck => bruck::supports(problem),
+            Self::SingleCopy => single_copy::supports(problem, hosts),
             Self::Hierarchical => hierarchical::supports(problem, hosts),
             _ => Ok(()),
         }
@@ -154,6 +174,7 @@ impl Algorithm {
                 Self::Bruck => bruck::build(&mut builder),
                 Self::Tree => tree::build(&mut builder),
                 Self::Pat => pat::build(&mut builder),
+                Self::SingleCopy => single_copy::build(&mut builder),
                 Self::Hierarchical => hierarchical::build(&mut builder),
             }
         }

@@ -24,7 +24,7 @@ mod cards;
 
 use std::collections::BTreeMap;
 
-use crate::plan::{Flag, Landing, Operand, RankPlan, Region, Span, Step};
+use crate::plan::{Flag, Operand, RankPlan, Region, Remote, Span, Step};
 use crate::problem::{Extent, Problem};
 use crate::types::{DataType, Form, Rank};
 
@@ -204,6 +204,7 @@ pub struct Builder<'a> {
     published: BTreeMap<Port, u32>,
     scratch_bytes: u64,
     cards: u16,
+    exposed: bool,
 }
 
 impl<'a> Builder<'a> {
@@ -220,6 +221,7 @@ impl<'a> Builder<'a> {
             published: BTreeMap::new(),
             scratch_bytes: 0,
             cards: 0,
+            exposed: false,
         }
     }
 
@@ -377,7 +379,7 @@ impl<'a> Builder<'a> {
         let slot = self.take_slot(port, peer);
         let mut offset = box_offset(&layout, inbox.index, slot) + inbox.skip;
         for (index, run) in runs.iter().enumerate() {
-            let target = Landing { region: Region::Scratch, offset };
+            let target = Remote { region: Region::Scratch, offset };
             let signal = (index + 1 == runs.len()).then_some(data_flag(port));
             self.put(port, peer, *run, target, signal);
             offset += run.bytes(self.data_type());
@@ -449,7 +451,7 @@ impl<'a> Builder<'a> {
                 port,
                 peer,
                 source,
-                Landing { region: Region::Output(0), offset },
+                Remote { region: Region::Output(0), offset },
                 Some(data_flag(port)),
             );
         }
@@ -608,6 +610,7 @@ impl<'a> Builder<'a> {
         }
         RankPlan {
             cards: self.cards,
+            exposed: self.exposed,
             lanes: self
                 .lanes
                 .into_iter()
@@ -631,7 +634,7 @@ impl<'a> Builder<'a> {
         self.step(lane, Step::Wait { peer, flag, count });
     }
 
-    fn put(&mut self, port: Port, peer: Rank, source: Span, target: Landing, signal: Option<Flag>) {
+    fn put(&mut self, port: Port, peer: Rank, source: Span, target: Remote, signal: Option<Flag>) {
         let lane = self.layout(port).lanes.outgoing;
         self.step(lane, Step::Put { peer, source, target, signal });
     }

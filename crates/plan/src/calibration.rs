@@ -184,7 +184,8 @@ impl Calibration {
             true if value <= 1e12 => Ok(()),
             _ => Err(format!("{what} is {value}, which cannot be")),
         };
-        let Links { shm, net, reduce_gbs, copy_gbs, stage_gbs, per_step_us } = self.links;
+        let Links { shm, net, reduce_gbs, copy_gbs, stage_gbs, get_gbs, get_us, per_step_us } =
+            self.links;
         for (name, link) in [("shm", shm), ("net", net)] {
             let Link { latency_us, overhead_us, bandwidth_gbs } = link;
             sound(&format!("{name}.latency_us"), latency_us)?;
@@ -194,6 +195,8 @@ impl Calibration {
         sound("reduce_gbs", reduce_gbs)?;
         sound("copy_gbs", copy_gbs)?;
         sound("stage_gbs", stage_gbs)?;
+        sound("get_gbs", get_gbs)?;
+        sound("get_us", get_us)?;
         sound("per_step_us", per_step_us)?;
         if self.measured.len() > SERIES_MAX {
             return Err(format!("it has more than {SERIES_MAX} series"));

@@ -17,7 +17,7 @@ use crate::types::{DataType, Rank};
 
 /// Which model prices are made by. Raised whenever prices change, since what was measured is kept
 /// as a ratio to what was predicted.
-pub const MODEL: u32 = 2;
+pub const MODEL: u32 = 3;
 
 /// What it costs to tell a peer something.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -43,8 +43,22 @@ pub struct Links {
     pub copy_gbs: f64,
     /// Bytes a core writes where other cores have read before: their copies must go first.
     pub stage_gbs: f64,
+    /// Bytes a core reads from another process, in gigabytes a second: the kernel copies.
+    #[serde(default = "get_gbs")]
+    pub get_gbs: f64,
+    /// Time of such a read, whatever its size.
+    #[serde(default = "get_us")]
+    pub get_us: f64,
     /// Time of any step.
     pub per_step_us: f64,
+}
+
+fn get_gbs() -> f64 {
+    9.0
+}
+
+fn get_us() -> f64 {
+    0.8
 }
 
 impl Default for Links {
@@ -56,6 +70,8 @@ impl Default for Links {
             reduce_gbs: 20.0,
             copy_gbs: 25.0,
             stage_gbs: 16.0,
+            get_gbs: get_gbs(),
+            get_us: get_us(),
             per_step_us: 0.02,
         }
     }
@@ -127,6 +143,7 @@ impl Links {
                 };
                 link.overhead_us + copied
             }
+            Step::Get { target, .. } => self.get_us + transfer_us(size(target), self.get_gbs),
             Step::Signal { peer, .. } | Step::Wait { peer, .. } => {
                 self.between(world.hosts, rank, *peer).overhead_us
             }
@@ -164,7 +181,9 @@ pub(crate) struct OwnScratch(HashSet<u64>);
 impl OwnScratch {
     pub(crate) fn of(part: &RankPlan) -> Self {
         let written = part.lanes.iter().flatten().filter_map(|step| match step {
-            Step::Copy { target, .. } | Step::Reduce { target, .. } => Some(target),
+            Step::Copy { target, .. } | Step::Reduce { target, .. } | Step::Get { target, .. } => {
+                Some(target)
+            }
             _ => None,
         });
         let scratch = written.filter(|target| target.region == Region::Scratch);
@@ -203,7 +222,9 @@ pub fn price_rank(
     let mut cost = Cost { steps: part.steps(), ..Cost::default() };
     for step in part.lanes.iter().flatten() {
         match step {
-            Step::Copy { source, .. } => cost.bytes_copied += bytes(source, data_type),
+            Step::Copy { source: span, .. } | Step::Get { target: span, .. } => {
+                cost.bytes_copied += bytes(span, data_type);
+            }
             Step::Reduce { first, operands, .. } => {
                 for operand in part.operands(*first, *operands) {
                     cost.bytes_reduced += bytes(&operand.span, data_type);

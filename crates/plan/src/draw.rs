@@ -54,8 +54,8 @@ impl Summary {
             summary.scratch_bytes = summary.scratch_bytes.max(part.scratch_bytes);
             for step in part.lanes.iter().flatten() {
                 match step {
-                    Step::Copy { source, .. } => {
-                        summary.bytes_copied += bytes(source, data_type);
+                    Step::Copy { source: span, .. } | Step::Get { target: span, .. } => {
+                        summary.bytes_copied += bytes(span, data_type);
                     }
                     Step::Reduce { first, operands, .. } => {
                         for operand in part.operands(*first, *operands) {

@@ -27,7 +27,7 @@ const STEPS: [f64; 4] = [2.0, 1.4, 1.4, 1.15];
 /// Access to one value of the links.
 type Value = fn(&mut Links) -> &mut f64;
 
-const VALUES: [Value; 10] = [
+const VALUES: [Value; 12] = [
     |links| &mut links.shm.bandwidth_gbs,
     |links| &mut links.stage_gbs,
     |links| &mut links.reduce_gbs,
@@ -35,6 +35,8 @@ const VALUES: [Value; 10] = [
     |links| &mut links.shm.latency_us,
     |links| &mut links.per_step_us,
     |links| &mut links.shm.overhead_us,
+    |links| &mut links.get_gbs,
+    |links| &mut links.get_us,
     |links| &mut links.net.bandwidth_gbs,
     |links| &mut links.net.latency_us,
     |links| &mut links.net.overhead_us,

@@ -4,7 +4,7 @@
 //! only scratch is, it goes through two slots with credits, and the sender stays until the last
 //! slot is free again, so that every message finds the slots empty.
 
-use crate::plan::{Flag, Landing, RankPlan, Region, Span, Step};
+use crate::plan::{Flag, RankPlan, Region, Remote, Span, Step};
 use crate::types::{Form, Rank};
 
 const DATA: Flag = 0;
@@ -80,18 +80,18 @@ impl Message {
             .collect()
     }
 
-    fn landing(&self, index: u32, offset: u64) -> Landing {
+    fn landing(&self, index: u32, offset: u64) -> Remote {
         if self.mapped {
             let offset = u64::from(index) % SLOTS * self.slot_bytes();
-            Landing { region: Region::Scratch, offset }
+            Remote { region: Region::Scratch, offset }
         } else {
-            Landing { region: Region::Output(0), offset }
+            Remote { region: Region::Output(0), offset }
         }
     }
 
     fn plan(&self, lane: Vec<Step>) -> RankPlan {
         let scratch_bytes = if self.mapped { self.slot_bytes() * SLOTS } else { 0 };
-        RankPlan { lanes: vec![lane], operands: Vec::new(), scratch_bytes, flags: 2, cards: 0 }
+        RankPlan { lanes: vec![lane], scratch_bytes, flags: 2, ..RankPlan::default() }
     }
 }
 

@@ -10,9 +10,12 @@
 //!
 //! * Lanes are independent; a lane runs its steps in order. A rank's part is done when all its
 //!   lanes are.
+//! * `Copy` of memory onto itself, as in-place calls have it, does nothing.
 //! * `Put` ends when its source may be reused. What it wrote is visible at the peer once the
 //!   peer has waited for a later signal of the same lane to that peer (its own, if it has one).
 //!   Nothing else orders it: not a signal to a third rank, not another lane.
+//! * `Get` reads a peer's input or output where it lies, with no copy between: only inside a host, once
+//!   the peer is known to have begun, and only if the peer waits until it is over.
 //! * `Signal` raises a counter at the peer, `Wait` stands until the counter of `(peer, flag)` has
 //!   been raised `count` times in this operation. All signals of one `(peer, flag)` come from one
 //!   lane, so that "the third signal" means one thing.
@@ -104,11 +107,12 @@ pub struct Operand {
     pub fresh: Option<Rank>,
 }
 
-/// Where a put lands, in the peer's memory.
+/// A place in a peer's memory: where a put lands, or a get reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Landing {
-    /// [`Region::Scratch`] or [`Region::Output`] of the peer.
+pub struct Remote {
+    /// Of the peer: [`Region::Scratch`] or [`Region::Output`] for puts, [`Region::Input`] or
+    /// [`Region::Output`] for gets.
     pub region: Region,
     /// First byte.
     pub offset: u64,
@@ -144,9 +148,18 @@ pub enum Step {
         /// From.
         source: Span,
         /// To, at the peer.
-        target: Landing,
+        target: Remote,
         /// The counter to raise once the values are visible there.
         signal: Option<Flag>,
+    },
+    /// Reads a peer's input or output where it lies.
+    Get {
+        /// From whom.
+        peer: Rank,
+        /// From, at the peer.
+        source: Remote,
+        /// To.
+        target: Span,
     },
     /// Raises a counter at a peer, after everything this lane put there.
     Signal {
@@ -196,6 +209,9 @@ pub struct RankPlan {
     /// Cards used are below this number. The same on all ranks.
     #[serde(default)]
     pub cards: u16,
+    /// Whether peers read this rank's inputs or outputs where they lie.
+    #[serde(default)]
+    pub exposed: bool,
 }
 
 impl RankPlan {
@@ -233,6 +249,7 @@ impl RankPlan {
             fused.scratch_bytes += part.scratch_bytes.next_multiple_of(64);
             fused.flags += part.flags;
             fused.cards += part.cards;
+            fused.exposed |= part.exposed;
         }
         (fused, lane_parts)
     }
@@ -250,6 +267,7 @@ impl RankPlan {
         for step in self.lanes.iter().flatten() {
             match *step {
                 Step::Put { peer, .. }
+                | Step::Get { peer, .. }
                 | Step::Signal { peer, .. }
                 | Step::Wait { peer, .. }
                 | Step::See { peer, .. } => peers.push(peer),
@@ -315,9 +333,14 @@ impl Shift {
                 Step::Put {
                     peer,
                     source: self.span(source),
-                    target: Landing { region, offset },
+                    target: Remote { region, offset },
                     signal: signal.map(|flag| flag + self.flag),
                 }
+            }
+            Step::Get { peer, source, target } => {
+                let (region, offset) = self.region(source.region, source.offset);
+                let source = Remote { region, offset };
+                Step::Get { peer, source, target: self.span(target) }
             }
             Step::Signal { peer, flag } => Step::Signal { peer, flag: flag + self.flag },
             Step::Wait { peer, flag, count } => Step::Wait { peer, flag: flag + self.flag, count },

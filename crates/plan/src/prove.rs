@@ -205,7 +205,9 @@ fn jobs(ranks: u32, algorithm: Algorithm, collective: Collective) -> Vec<Job> {
     for (p, placement) in Placement::ALL.into_iter().enumerate() {
         // Of large plans some placements each, different ones for each number of ranks.
         let turn = (p + ranks as usize) % Placement::ALL.len();
-        if turn >= placements {
+        // Some can be nowhere else.
+        let only = placement == Placement::Together && algorithm.stays_on_a_host();
+        if turn >= placements && !only {
             continue;
         }
         let hosts = placement.hosts(ranks);

@@ -7,6 +7,8 @@
 //!   signal is waited for, so that the next operation starts from known counters;
 //! * **races**: no two accesses to the same bytes, one of them a write, are unordered. Order comes
 //!   from lanes and from signals (vector clocks), never from luck;
+//! * **gets**: a peer's buffers are read only while the peer is known to be in the operation: it has
+//!   begun, and it does not leave before it has been told that the reading is over;
 //! * **bounds**: nothing outside a buffer or the declared scratch, no window without a mapping, no
 //!   write to an input, also when input and output are the same memory.
 //!
@@ -18,6 +20,7 @@
 
 mod expression;
 mod limits;
+mod mapped;
 mod memory;
 mod outcome;
 mod refusal;
@@ -25,7 +28,7 @@ mod refusal;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
-use crate::plan::{CARD_BYTES, CARD_STRIDE, Flag, Landing, Place, Plan, Region, Span, Step};
+use crate::plan::{Flag, Place, Plan, Region, Remote, Span, Step};
 use crate::types::{DataType, Form, Rank};
 use expression::{Expressions, State, Value};
 pub(crate) use limits::check as check_shape;
@@ -50,6 +53,7 @@ pub fn verify(plan: &Plan, in_place: bool) -> Result<Proof, Refusal> {
     let mut run = Run::new(plan, in_place)?;
     run.execute()?;
     run.check_signals()?;
+    run.check_gets()?;
     outcome::check(&mut run)?;
     Ok(run.proof)
 }
@@ -102,6 +106,8 @@ struct Run<'p> {
     /// How many puts of one lane another lane has seen arrive.
     seen: HashMap<(usize, usize), usize>,
     puts: u64,
+    /// Gets, each with the rank whose memory it read.
+    gets: Vec<(Rank, Event)>,
     /// Lanes that may go on.
     ready: VecDeque<usize>,
     /// A clock that knows nothing, in place of those that are no longer needed.
@@ -147,6 +153,7 @@ impl<'p> Run<'p> {
             cards: HashMap::new(),
             seen: HashMap::new(),
             puts: 0,
+            gets: Vec::new(),
             blank,
             clocks: 1,
             compared: 0,
@@ -251,7 +258,9 @@ impl<'p> Run<'p> {
                 }
                 self.check_overlap(place, source, target)?;
                 let values = self.read(lane, source)?;
-                self.write(lane, target, values)?;
+                if self.locate(place, source, false)? != self.locate(place, target, true)? {
+                    self.write(lane, target, values)?;
+                }
             }
             Step::Reduce { first, operands, target, finish } => {
                 self.reduce(lane, first, operands, target, finish)?;
@@ -262,6 +271,7 @@ impl<'p> Run<'p> {
                     self.signal(lane, peer, flag)?;
                 }
             }
+            Step::Get { peer, source, target } => self.get(lane, peer, source, target)?,
             Step::Signal { peer, flag } => self.signal(lane, peer, flag)?,
             Step::Wait { peer, flag, count } => return self.wait(lane, peer, flag, count),
             Step::Show { source, card } => self.show(lane, source, card)?,
@@ -298,6 +308,17 @@ impl<'p> Run<'p> {
             }
             _ => place.rank,
         };
+        self.locate_at(place, owner, span, writes)
+    }
+
+    /// The bytes of a span in the memory of `owner`.
+    fn locate_at(
+        &self,
+        place: Place,
+        owner: Rank,
+        span: Span,
+        writes: bool,
+    ) -> Result<Bytes, Refusal> {
         let length = span
             .count
             .checked_mul(span.form.size(self.data_type) as u64)
@@ -342,8 +363,18 @@ impl<'p> Run<'p> {
     }
 
     fn read(&mut self, lane: usize, span: Span) -> Result<Vec<(u64, Value)>, Refusal> {
+        let bytes = self.locate(self.lanes[lane].place, span, false)?;
+        self.read_at(lane, span, bytes)
+    }
+
+    /// The values of `span`, which stand at `bytes`.
+    fn read_at(
+        &mut self,
+        lane: usize,
+        span: Span,
+        bytes: Bytes,
+    ) -> Result<Vec<(u64, Value)>, Refusal> {
         let place = self.lanes[lane].place;
-        let bytes = self.locate(place, span, false)?;
         let event = self.event(lane);
         let clock = Rc::clone(&self.lanes[lane].clock);
         let values = self
@@ -486,7 +517,7 @@ impl<'p> Run<'p> {
         lane: usize,
         peer: Rank,
         source: Span,
-        target: Landing,
+        target: Remote,
     ) -> Result<(), Refusal> {
         let place = self.lanes[lane].place;
         self.check_peer(place, peer)?;
@@ -573,49 +604,6 @@ impl<'p> Run<'p> {
             }
             *seen = puts;
         }
-        Ok(true)
-    }
-
-    fn show(&mut self, lane: usize, source: Span, card: u16) -> Result<(), Refusal> {
-        let place = self.lanes[lane].place;
-        let values = self.read(lane, source)?;
-        let length = source.bytes(self.data_type);
-        if length > CARD_BYTES {
-            return Err(illegal(place, &format!("{length} bytes on a card of {CARD_BYTES}")));
-        }
-        let offset = u64::from(card) * CARD_STRIDE;
-        let bytes = self
-            .memory
-            .locate(place.rank, Region::Card(place.rank), offset, length, true)
-            .map_err(|what| illegal(place, &what))?;
-        let event = self.event(lane);
-        let clock = Rc::clone(&self.lanes[lane].clock);
-        let shown = self.cards.entry((place.rank, card)).or_default();
-        if shown.shown.is_some() {
-            return Err(illegal(place, &format!("card {card} is turned up twice")));
-        }
-        shown.shown = Some(Raised { clock: Rc::clone(&clock), lane, step: event.step, puts: 0 });
-        self.ready.extend(shown.standing.drain(..));
-        self.proof.signals += 1;
-        self.memory
-            .write(bytes, values, Writer::Step(event), &|other: Event| known(&clock, lane, other))
-            .map_err(|conflict| self.race(place, "writes", bytes, conflict))
-    }
-
-    fn see(&mut self, lane: usize, peer: Rank, card: u16) -> Result<bool, Refusal> {
-        let place = self.lanes[lane].place;
-        self.check_mapped(place, peer)?;
-        let cards = self.plan.ranks[place.rank as usize].cards;
-        if card >= cards {
-            return Err(illegal(place, &format!("card {card}: the plan has {cards}")));
-        }
-        let seen = self.cards.entry((peer, card)).or_default();
-        let Some(shown) = &seen.shown else {
-            seen.standing.push(lane);
-            return Ok(false);
-        };
-        let (clock, from, step) = (Rc::clone(&shown.clock), shown.lane, shown.step);
-        self.learn(lane, from, step, &clock);
         Ok(true)
     }
 

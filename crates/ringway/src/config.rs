@@ -150,6 +150,8 @@ pub struct Config {
     pub require: Vec<Requirement>,
     /// `NCCL_SHM_DISABLE`; see [`Self::allows_shm`].
     shm_disable: bool,
+    /// `RINGWAY_SINGLE_COPY`: whether ranks of one host read each other's buffers.
+    pub single_copy: bool,
     /// `RINGWAY_SHM_DIR`; see [`Self::shm_dir`].
     shm_dir: Option<PathBuf>,
     /// `NCCL_SOCKET_IFNAME`.
@@ -229,6 +231,7 @@ impl Default for Config {
             transport: TransportChoice::Auto,
             require: Vec::new(),
             shm_disable: false,
+            single_copy: true,
             shm_dir: None,
             interfaces: InterfaceFilter::default(),
             family: None,

@@ -15,7 +15,7 @@ mod simulator;
 pub(crate) use execution::{Execution, Part, Prepared};
 pub(crate) use links::Links;
 
-use crate::plan::plan::Flag;
+use crate::plan::plan::{Flag, Remote};
 use crate::plan::types::Rank;
 use crate::transport::{Area, Context, OperationTag, PutRequest, Trouble};
 
@@ -37,6 +37,18 @@ pub(crate) trait Fabric {
         request: &PutRequest,
         cursor: &mut usize,
     ) -> Result<bool, Trouble>;
+
+    /// Says where this rank's inputs and outputs are, for peers that read them.
+    fn expose(&mut self, tag: OperationTag, buffers: (&[Area], &[Area]));
+
+    /// Copies values of an input or output of `peer` to an address, so many bytes.
+    fn get(
+        &mut self,
+        peer: Rank,
+        tag: OperationTag,
+        source: Remote,
+        target: (*mut u8, usize),
+    ) -> Result<(), Trouble>;
 
     /// Wakes whoever sleeps on what was signalled or shown since the last time: one fence for
     /// many signals.

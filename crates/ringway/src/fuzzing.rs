@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::bootstrap::auth::SessionKey;
 use crate::bootstrap::frame::{self, Decoder, FrameError, Side};
 use crate::bootstrap::{UNIQUE_ID_BYTES, UniqueId};
-use crate::plan::plan::{Landing, Region};
+use crate::plan::plan::{Region, Remote};
 use crate::transport::tcp::TcpLink;
 use crate::transport::tcp::frame::{HEADER_BYTES, Header, Kind};
 use crate::transport::{Area, Beginning, Context, Link, LinkDescription, OperationTag, Trouble};
@@ -176,7 +176,7 @@ fn frames(mut bytes: &[u8]) -> Vec<u8> {
             context: Context::ALL[usize::from(context % 3)],
             tag: OperationTag { sequence: 5 + u64::from(tag / 100), tag: 7 + u32::from(tag % 2) },
             flag: (flag < 200).then_some(u16::from(flag)),
-            target: Landing {
+            target: Remote {
                 region: if region % 4 == 0 {
                     Region::Scratch
                 } else {

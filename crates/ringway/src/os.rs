@@ -5,7 +5,7 @@
 
 #![allow(
     unsafe_code,
-    reason = "getifaddrs hands out a C list, inherited descriptors are plain numbers, ioctl takes a pointer"
+    reason = "getifaddrs hands out a C list, inherited descriptors are plain numbers, ioctl takes a pointer, process_vm_readv an address"
 )]
 
 use std::ffi::CStr;
@@ -142,6 +142,61 @@ pub(crate) fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> usize {
     // the descriptor is open for as long as it is borrowed.
     let outcome = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
     if outcome == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
+}
+
+/// Lets other processes of this user read this one's memory, where the Yama security module asks
+/// for that. Without Yama there is nothing to allow.
+///
+/// # References
+/// `PR_SET_PTRACER` in prctl(2).
+pub(crate) fn allow_reading_memory() {
+    // SAFETY: the call takes numbers only, and changes nothing but the permission.
+    unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY, 0, 0, 0) };
+}
+
+/// Copies `bytes` bytes at `address` of another process to `target`.
+///
+/// # Safety
+/// `target` must have room for them, and nobody else may touch it meanwhile.
+///
+/// # References
+/// process_vm_readv(2).
+pub(crate) unsafe fn read_process(
+    pid: rustix::process::Pid,
+    address: u64,
+    target: *mut u8,
+    bytes: usize,
+) -> io::Result<()> {
+    let address = usize::try_from(address).map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut done = 0;
+    while done < bytes {
+        let piece = |base: *mut u8| libc::iovec {
+            iov_base: base.wrapping_add(done).cast(),
+            iov_len: bytes - done,
+        };
+        // An address of another process: the kernel alone makes anything of it.
+        let (local, remote) = (piece(target), piece(ptr::without_provenance_mut(address)));
+        // SAFETY:
+        // - both lists have one entry;
+        // - the local one is inside `target`, by the caller's promise;
+        // - the remote one is checked by the kernel.
+        let copied = unsafe {
+            libc::process_vm_readv(
+                pid.as_raw_nonzero().get(),
+                &raw const local,
+                1,
+                &raw const remote,
+                1,
+                0,
+            )
+        };
+        done += match usize::try_from(copied) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(copied) => copied,
+            Err(_) => return Err(io::Error::last_os_error()),
+        };
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //!
 //! * `begin` / `end`: an operation starts and ends; puts of a later operation wait for its `begin`;
 //! * `put`: write to the peer's scratch or output, then perhaps raise a counter there;
+//! * `get`: read the peer's input or output where it lies, where the kernel allows that;
 //! * `signal` and `reached`: raise a counter at the peer, look at one of ours;
 //! * `window` and `cards`: the peer's scratch and cards, where the transport maps them; `seen` and
 //!   `wake` go with cards;
@@ -23,7 +24,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::event::PollFlags;
 
-use crate::plan::plan::{Flag, Landing};
+use crate::plan::plan::{Flag, Remote};
 use crate::plan::types::Rank;
 
 /// The independent sequences of operations on a link.
@@ -124,7 +125,7 @@ pub(crate) struct PutRequest {
     pub(crate) lane: usize,
     pub(crate) source: *const u8,
     pub(crate) bytes: usize,
-    pub(crate) target: Landing,
+    pub(crate) target: Remote,
     pub(crate) signal: Option<Flag>,
 }
 
@@ -160,6 +161,18 @@ pub(crate) trait Link: Send + std::fmt::Debug {
 
     /// Goes on with a put, from byte `cursor` of it. `true` when its source may be reused.
     fn put(&mut self, request: &PutRequest, cursor: &mut usize) -> Result<bool, Trouble>;
+
+    /// Copies values of the peer's input or output to `target`, so many bytes, where the peer's memory can
+    /// be read.
+    fn get(
+        &mut self,
+        _tag: OperationTag,
+        _source: Remote,
+        _target: (*mut u8, usize),
+    ) -> Result<(), Trouble> {
+        let cause = "its memory cannot be read over this link".to_owned();
+        Err(Trouble::Broken { peer: self.description().peer, cause })
+    }
 
     /// Raises a counter at the peer. `false`: try again. Whoever signals calls [`Link::wake`] soon
     /// after, here and after a put that signals.

@@ -50,7 +50,8 @@ pub(super) fn run(
         printed = lines.iter().try_for_each(|line| progress.line(line));
     }
     let greatest = subjects.iter().map(|subject| subject.layout(ranks).table_bytes()).max();
-    let mut buffer = Buffer::new(greatest.unwrap_or(0), 0);
+    // A call that has no form in place needs two.
+    let mut buffer = Buffer::new(2 * greatest.unwrap_or(0), 0);
     let mut seen = Vec::new();
     for subject in &subjects {
         let stop = ranks::all_gather(comm, &[u8::from(printed.is_err())])?;
@@ -102,7 +103,7 @@ fn header(comm: &Communicator, settings: &Settings, columns: &[Algorithm]) -> Ve
             comm.size()
         ),
         format!(
-            "# {} of {} in place: microseconds by each algorithm, the quickest of {} rounds or more",
+            "# {} of {}: microseconds by each algorithm, the quickest of {} rounds or more",
             settings.collective, settings.data_types[0], EFFORT.rounds
         ),
         format!("# * is the planner's choice; its prices are {prices}"),

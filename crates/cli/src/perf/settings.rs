@@ -209,7 +209,12 @@ fn sweep(args: &PerfArgs) -> anyhow::Result<Sweep> {
 fn variables(args: &PerfArgs) -> Vec<(&'static str, String)> {
     let transport = args.transport.map(|transport| transport.name().to_owned());
     let level = args.level.map(|level| level.name().to_owned());
-    let algo = args.algo.clone().filter(|_| !compares(args));
+    // For what is measured alone: barriers and the like around it are nobody's choice.
+    let algo =
+        args.algo.as_ref().filter(|_| !compares(args)).map(|algo| match algo.contains(':') {
+            true => algo.clone(),
+            false => format!("{}:{algo}", args.collective.name()),
+        });
     [("RINGWAY_TRANSPORT", transport), ("RINGWAY_LEVEL", level), ("NCCL_ALGO", algo)]
         .into_iter()
         .filter_map(|(name, value)| Some((name, value?)))
@@ -391,7 +396,7 @@ mod tests {
             [
                 ("RINGWAY_TRANSPORT", "tcp".to_owned()),
                 ("RINGWAY_LEVEL", "shape".to_owned()),
-                ("NCCL_ALGO", "ring".to_owned())
+                ("NCCL_ALGO", "all_reduce:ring".to_owned())
             ]
         );
     }

@@ -66,7 +66,8 @@ pub(super) fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
     let subjects = subjects(&scope, comm.size());
     let progress = (comm.rank() == 0).then(|| Progress::new(Some(subjects.len() as u64)));
     let greatest = subjects.iter().map(|subject| subject.layout(comm.size()).table_bytes()).max();
-    let mut buffer = Buffer::new(greatest.unwrap_or(0), 0);
+    // A call that has no form in place needs two.
+    let mut buffer = Buffer::new(2 * greatest.unwrap_or(0), 0);
     let mut seen = Vec::new();
     for subject in &subjects {
         if let Some(progress) = &progress {

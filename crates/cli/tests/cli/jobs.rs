@@ -97,14 +97,14 @@ fn the_levels_and_algorithms_can_be_chosen() {
 }
 
 /// Four ranks in the middle of a large all_reduce that has no end.
-fn endless(transport: &str, folder: &Folder) -> Vec<Running> {
+fn endless(way: &[&str], folder: &Folder) -> Vec<Running> {
     let root = format!("127.0.0.1:{}", free_port());
     let log = folder.0.join("log.%p").display().to_string();
     // One sweep without end: between two the ranks gather times and meet in barriers.
     let args = ["perf", "all_reduce", "-b", "64M", "-e", "64M", "-n", "1000000", "-c", "0"];
     let ranks: Vec<Running> = (0..4)
         .map(|rank| {
-            let mut command = ringway(&[&args[..], &["--transport", transport]].concat());
+            let mut command = ringway(&[&args[..], way].concat());
             as_rank(&mut command, rank, 4, &root);
             start(command.env("NCCL_DEBUG", "INFO").env("NCCL_DEBUG_FILE", &log))
         })
@@ -122,9 +122,11 @@ fn endless(transport: &str, folder: &Folder) -> Vec<Running> {
 
 #[test]
 fn a_killed_rank_is_named_by_all_others_within_a_second() {
-    for transport in ["shm", "tcp"] {
-        let folder = Folder::new(&format!("kill-{transport}"));
-        let mut ranks = endless(transport, &folder);
+    let ways: [&[&str]; 3] =
+        [&["--transport", "shm"], &["--transport", "tcp"], &["--algo", "single_copy"]];
+    for way in ways {
+        let folder = Folder::new(&format!("kill-{}", way[1]));
+        let mut ranks = endless(way, &folder);
         let victim = ranks.remove(2);
         let killed = Instant::now();
         signal("KILL", victim.pid());
@@ -137,7 +139,7 @@ fn a_killed_rank_is_named_by_all_others_within_a_second() {
             assert_eq!(done.status.code(), Some(2), "{done:?}");
             let host = String::from_utf8(Command::new("uname").arg("-n").output().unwrap().stdout);
             let name = format!("rank 2 (host {}, pid {})", host.unwrap().trim(), victim.pid());
-            assert!(done.stderr.contains(&name), "{transport}: {name}: {}", done.stderr);
+            assert!(done.stderr.contains(&name), "{way:?}: {name}: {}", done.stderr);
             assert!(done.stderr.contains("all_reduce"), "{}", done.stderr);
             let (_, error) = done.stderr.split_once("rank 2 (host").unwrap();
             errors.push(error.to_owned());

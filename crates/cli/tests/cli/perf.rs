@@ -37,6 +37,32 @@ fn the_table_is_nccl_tests() {
     }
 }
 
+/// Between real processes: the kernel copies from one to the other.
+#[test]
+fn single_copy_gives_right_values() {
+    for collective in
+        ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "gather", "scatter", "alltoall"]
+    {
+        let args = ["perf", collective, "--algo", "single_copy", "--ranks", "3"];
+        let args = [&args[..], &["-b", "4", "-e", "1M", "-f", "64", "-n", "2", "-c", "1"]].concat();
+        let done = finish(&mut ringway(&args));
+        assert_eq!(done.status.code(), Some(0), "{collective}: {done:?}");
+        assert_eq!(done.stderr, "", "{collective}");
+        assert!(done.stdout.contains("# Out of bounds values : 0 OK"), "{}", done.stdout);
+    }
+}
+
+/// What was asked for and cannot be had is said.
+#[test]
+fn single_copy_that_is_switched_off_is_said() {
+    let args = ["perf", "all_gather", "--algo", "single_copy", "--ranks", "2", "-b", "1M"];
+    let args = [&args[..], &["-e", "1M", "-n", "1"]].concat();
+    let done = finish(ringway(&args).env("RINGWAY_SINGLE_COPY", "0"));
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    let why = "rank 0 cannot read the buffers of rank 1: RINGWAY_SINGLE_COPY=0";
+    assert!(done.stderr.contains(why), "{done:?}");
+}
+
 #[test]
 fn every_collective_runs() {
     for collective in [

@@ -1,7 +1,8 @@
-//! Cards on the drafting table: what all ranks of a host may look at.
+//! What ranks of a host may look at of each other: cards, and where the kernel lets them, buffers.
 
 use super::Builder;
-use crate::plan::{CARD_STRIDE, Region, Span, Step};
+use crate::plan::{CARD_STRIDE, Region, Remote, Span, Step};
+use crate::problem::Extent;
 use crate::types::{Form, Rank};
 
 impl Builder<'_> {
@@ -25,5 +26,34 @@ impl Builder<'_> {
     pub fn card(&self, peer: Rank, card: u16, start: u64, count: u64) -> Span {
         let offset = u64::from(card) * CARD_STRIDE + self.context.element_bytes(start);
         Span { region: Region::Card(peer), offset, count, form: Form::Element }
+    }
+
+    /// Turns up a card with nothing on it: that it is up says enough.
+    pub fn nod(&mut self, lane: usize, card: u16) {
+        self.show(lane, self.input(Extent::new(0, 0)), card);
+    }
+
+    /// Lets peers read this rank's buffers, once they have seen `card`.
+    pub fn expose(&mut self, lane: usize, card: u16) {
+        self.exposed = true;
+        self.nod(lane, card);
+    }
+
+    /// Reads `extent` of the input of `peer`.
+    pub fn get_input(&mut self, lane: usize, peer: Rank, extent: Extent, target: Span) {
+        self.get(lane, peer, self.input(extent), target);
+    }
+
+    /// Reads `extent` of the output of `peer`.
+    pub fn get_output(&mut self, lane: usize, peer: Rank, extent: Extent, target: Span) {
+        self.get(lane, peer, self.output(extent), target);
+    }
+
+    fn get(&mut self, lane: usize, peer: Rank, theirs: Span, target: Span) {
+        debug_assert_eq!(theirs.count, target.count);
+        if target.count > 0 {
+            let source = Remote { region: theirs.region, offset: theirs.offset };
+            self.step(lane, Step::Get { peer, source, target });
+        }
     }
 }

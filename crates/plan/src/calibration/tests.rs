@@ -113,7 +113,7 @@ fn hostile_texts_are_refused_with_words() {
         ("[".repeat(100_000), "not a tuning file"),
         ("{}".to_owned(), "missing field"),
         (good.replace("tuning 1", "tuning 9"), "another version"),
-        (good.replace("\"model\":2", "\"model\":1"), "another version"),
+        (good.replace("\"model\":3", "\"model\":2"), "another version"),
         (good.replace("\"ring\"", "\"wing\""), "wing"),
         (good.replace("\"copy_gbs\":25.0", "\"copy_gbs\":0.0"), "copy_gbs is 0"),
         (good.replace("\"copy_gbs\":25.0", "\"copy_gbs\":-1e9"), "cannot be"),

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::{Summary, title};
-use crate::plan::{Landing, Plan, RankPlan, Region, Span, Step};
+use crate::plan::{Plan, RankPlan, Region, Remote, Span, Step};
 use crate::types::{DataType, Form, Rank};
 
 /// How to list.
@@ -95,7 +95,10 @@ pub(super) fn describe(step: &Step, part: &RankPlan, data_type: DataType) -> Str
         }
         Step::Put { peer, source, target, signal } => {
             let raised = signal.map_or_else(String::new, |flag| format!(" !{flag}"));
-            format!("put     rank {peer} {} = {}{raised}", landing(target), span(source, data_type))
+            format!("put     rank {peer} {} = {}{raised}", remote(target), span(source, data_type))
+        }
+        Step::Get { peer, source, target } => {
+            format!("get     {} = rank {peer} {}", span(target, data_type), remote(source))
         }
         Step::Signal { peer, flag } => format!("signal  rank {peer} !{flag}"),
         Step::Wait { peer, flag, count } => format!("wait    rank {peer} ?{flag}x{count}"),
@@ -131,8 +134,8 @@ fn span(span: &Span, data_type: DataType) -> String {
     format!("{}[{}+{bytes}]{wide}", region(span.region), span.offset)
 }
 
-fn landing(target: &Landing) -> String {
-    format!("{}[{}]", region(target.region), target.offset)
+fn remote(place: &Remote) -> String {
+    format!("{}[{}]", region(place.region), place.offset)
 }
 
 /// Breaks at spaces; later lines are indented.

@@ -117,7 +117,7 @@ fn take(
         lane.column += 1;
     };
     match step {
-        Step::Copy { target, .. } | Step::Reduce { target, .. } => {
+        Step::Copy { target, .. } | Step::Reduce { target, .. } | Step::Get { target, .. } => {
             occupy(lane);
             if let Region::Window(peer) = target.region {
                 lane.wrote.push(peer);

@@ -131,7 +131,7 @@ fn mutants(plan: &Plan, place: Place) -> Vec<(&'static str, Plan)> {
                     with(Step::Put { peer, source, target, signal: None }),
                 ));
             }
-            let moved = Landing { offset: shift(target.offset), ..target };
+            let moved = Remote { offset: shift(target.offset), ..target };
             made.push(("put elsewhere", with(Step::Put { peer, source, target: moved, signal })));
             let moved = Span { offset: source.offset + 2, ..source };
             made.push((
@@ -143,6 +143,15 @@ fn mutants(plan: &Plan, place: Place) -> Vec<(&'static str, Plan)> {
                 "put of fewer values",
                 with(Step::Put { peer, source: short, target, signal }),
             ));
+        }
+        Step::Get { peer, source, target } => {
+            made.push(("dropped get", without()));
+            let moved = Remote { offset: shift(source.offset), ..source };
+            made.push(("get of other values", with(Step::Get { peer, source: moved, target })));
+            let moved = Span { offset: shift(target.offset), ..target };
+            made.push(("get to elsewhere", with(Step::Get { peer, source, target: moved })));
+            let short = Span { count: target.count - 1, ..target };
+            made.push(("get of fewer values", with(Step::Get { peer, source, target: short })));
         }
         Step::Copy { source, target } => {
             made.push(("dropped copy", without()));
@@ -322,19 +331,23 @@ fn any_span() -> impl Strategy<Value = Span> {
 fn any_step() -> impl Strategy<Value = Step> {
     let flag = prop_oneof![8 => 0..4_u16, 1 => any::<u16>()];
     let count = prop_oneof![8 => 0..4_u32, 1 => any::<u32>()];
-    (0..7, any_span(), any_span(), any_rank(), flag, count, any::<bool>()).prop_map(
+    (0..8, any_span(), any_span(), any_rank(), flag, count, any::<bool>()).prop_map(
         |(kind, source, target, peer, flag, count, finish)| match kind {
             0 => Step::Copy { source, target },
             1 => Step::Reduce { first: count, operands: u32::from(flag), target, finish },
             2 => Step::Put {
                 peer,
                 source,
-                target: Landing { region: target.region, offset: target.offset },
+                target: Remote { region: target.region, offset: target.offset },
                 signal: finish.then_some(flag),
             },
             3 => Step::Signal { peer, flag },
             4 => Step::Show { source, card: flag },
             5 => Step::See { peer, card: flag },
+            6 => {
+                let source = Remote { region: source.region, offset: source.offset };
+                Step::Get { peer, source, target }
+            }
             _ => Step::Wait { peer, flag, count },
         },
     )
@@ -365,6 +378,7 @@ fn any_part() -> impl Strategy<Value = RankPlan> {
         scratch_bytes,
         flags: 4,
         cards: 4,
+        exposed: true,
     })
 }
 
@@ -449,4 +463,27 @@ proptest! {
             let _ = verify(&plan, in_place).map_err(|refusal| refusal.to_string());
         }
     }
+}
+
+/// A rank's buffers are its user's again as soon as it is done: who reads them must know that it has
+/// come, and it must know that they have read.
+#[test]
+fn gets_are_refused_outside_the_operation_of_their_owner() {
+    let problem = Problem::new(Collective::AllGather, 2, 70, DataType::F32);
+    let plan = Algorithm::SingleCopy.plan(&problem, &[0, 0], Tuning::default());
+    verify(&plan, false).unwrap();
+    let without_see = |wanted: usize| {
+        let sees = places(&plan, usize::MAX)
+            .into_iter()
+            .filter(|place| place.rank == 0 && matches!(step_at(&plan, *place), Step::See { .. }));
+        with_step(&plan, sees.into_iter().nth(wanted).unwrap(), None)
+    };
+    let refusal = |plan: &Plan| verify(plan, false).unwrap_err().to_string();
+    let early = refusal(&without_see(0));
+    assert!(early.contains("rank 1, which is not known to have begun"), "{early}");
+    let late = refusal(&without_see(1));
+    assert!(late.contains("rank 0, which does not wait until that is over"), "{late}");
+    let mut hidden = plan.clone();
+    hidden.ranks[1].exposed = false;
+    assert!(refusal(&hidden).contains("rank 1 does not expose its buffers"));
 }

@@ -19,12 +19,16 @@ pub(crate) struct Colocation {
     pub(crate) attached: Vec<Attached>,
     /// Why each rank is not reached by shared memory; empty where it is.
     pub(crate) refusals: Vec<String>,
+    /// Why ranks of one host do not read each other's buffers, if they do not. The same on all ranks.
+    pub(crate) unreadable: Option<String>,
 }
 
 /// One rank's view, as it travels.
 #[derive(Serialize, Deserialize)]
 struct View {
     attached: Vec<Rank>,
+    /// Attached ranks whose buffers cannot be read from here, and why.
+    unreadable: Vec<(Rank, String)>,
 }
 
 /// Tries every rank that could be on this host. All ranks call it together.
@@ -43,6 +47,7 @@ pub(crate) fn discover(
         communicator: session.comm_id,
         key: key.as_bytes(),
         directory: directory.as_deref(),
+        reads_memory: config.single_copy,
     };
     let door = shm::open_door(&meeting)?;
     session.all_gather(b"door open")?;
@@ -53,7 +58,11 @@ pub(crate) fn discover(
     for refused in refused {
         refusals[refused.peer as usize] = refused.reason;
     }
-    let view = View { attached: attached.iter().map(|one| one.peer).collect() };
+    let closed = attached.iter().filter_map(|one| Some((one.peer, one.reach.as_ref().err()?)));
+    let view = View {
+        attached: attached.iter().map(|one| one.peer).collect(),
+        unreadable: closed.map(|(peer, why)| (peer, why.clone())).collect(),
+    };
     let body = serde_json::to_vec(&view).map_err(|e| Error::internal(e.to_string()))?;
     let views: Vec<View> = session
         .all_gather(&body)?
@@ -70,7 +79,17 @@ pub(crate) fn discover(
             "another rank of this host cannot map its memory".clone_into(refusal);
         }
     }
-    Ok(Colocation { hosts, attached, refusals })
+    let unreadable = unreadable(&views, &hosts);
+    Ok(Colocation { hosts, attached, refusals, unreadable })
+}
+
+/// The first pair of ranks of one host of which one cannot read the other's memory.
+fn unreadable(views: &[View], hosts: &[u32]) -> Option<String> {
+    (0..).zip(views).find_map(|(rank, view): (Rank, &View)| {
+        let near = |peer: Rank| hosts.get(peer as usize) == hosts.get(rank as usize);
+        let (peer, why) = view.unreadable.iter().find(|(peer, _)| near(*peer))?;
+        Some(format!("rank {rank} cannot read the buffers of rank {peer}: {why}"))
+    })
 }
 
 /// The ranks worth trying, and why not the others.
@@ -120,7 +139,10 @@ mod tests {
     use super::*;
 
     fn views(attached: &[&[Rank]]) -> Vec<View> {
-        attached.iter().map(|list| View { attached: list.to_vec() }).collect()
+        attached
+            .iter()
+            .map(|list| View { attached: list.to_vec(), unreadable: Vec::new() })
+            .collect()
     }
 
     #[test]
@@ -132,5 +154,15 @@ mod tests {
         // 0 and 2 do not see each other: 2 cannot join them both.
         assert_eq!(group(&views(&[&[1], &[0, 2], &[1]])), [0, 0, 1]);
         assert_eq!(group(&views(&[&[2], &[3], &[0], &[1]])), [0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn one_that_cannot_read_a_neighbour_speaks_for_all() {
+        let mut views = views(&[&[1, 2], &[0, 2], &[0, 1]]);
+        assert_eq!(unreadable(&views, &[0, 0, 0]), None);
+        views[1].unreadable.push((2, "forbidden".to_owned()));
+        let why = unreadable(&views, &[0, 0, 0]).unwrap();
+        assert_eq!(why, "rank 1 cannot read the buffers of rank 2: forbidden");
+        assert_eq!(unreadable(&views, &[0, 0, 1]), None, "that one is not on its host");
     }
 }

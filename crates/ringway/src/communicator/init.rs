@@ -9,7 +9,7 @@ use super::connect::{Arrivals, Connections, Door};
 use super::engine::{Engine, ScratchUse};
 use super::idle::Patience;
 use super::known::Calls;
-use super::planning::Planning;
+use super::planning::{Ground, Planning};
 use super::{Communicator, Desk, Inner, settings, tuned};
 use crate::bootstrap::Session;
 use crate::bootstrap::frame::{ControlStream, FrameError};
@@ -68,7 +68,7 @@ impl Communicator {
         let colocation = colocation::discover(&mut session, &config, (layout, &descriptor, &bell))?;
         drop(descriptor);
         require(&session, &config, &colocation)?;
-        let Colocation { hosts, attached, refusals } = colocation;
+        let Colocation { hosts, attached, refusals, unreadable } = colocation;
         let measured = tuned::agree(&mut session, &config, &hosts)?;
         let mut links = Links::new(rank, size, Arc::clone(&own), bell.clone());
         for one in attached {
@@ -85,6 +85,13 @@ impl Communicator {
                 reason: "same host: boot id and probe agree".to_owned(),
             };
             links.insert(peer, Box::new(ShmLink::new(rank, Arc::clone(&own), one, description)));
+        }
+        if let Some(why) = unreadable.as_ref().filter(|_| rank == 0) {
+            tracing::info!(
+                target: log::INIT_SHM,
+                rank = u64::from(rank),
+                "large messages inside a host are copied twice, not once: {why}"
+            );
         }
         let journal = Arc::new(Journal::new());
         let arrivals = Arc::new(Arrivals::default());
@@ -131,7 +138,12 @@ impl Communicator {
             size,
             peers,
             desk: Mutex::new(Desk {
-                planning: Planning::new(hosts.clone(), &config, layout, (rails, measured)),
+                planning: Planning::new(
+                    Ground { hosts: hosts.clone(), rails, unreadable },
+                    &config,
+                    layout,
+                    measured,
+                ),
                 calls: Calls::default(),
                 engine,
             }),

@@ -22,26 +22,35 @@ const CUT_BYTES: u64 = 256 << 10;
 /// Lanes that are used for rails, at most.
 const LANES_MOST: u32 = 16;
 
+/// What plans are made for. The same on all ranks.
+#[derive(Debug)]
+pub(crate) struct Ground {
+    /// Ranks with the same number map each other's memory.
+    pub(crate) hosts: Vec<u32>,
+    /// Rails between hosts.
+    pub(crate) rails: usize,
+    /// Why ranks of one host do not read each other's buffers, if they do not.
+    pub(crate) unreadable: Option<String>,
+}
+
 /// The planner of a communicator.
 #[derive(Debug)]
 pub(crate) struct Planning {
-    hosts: Vec<u32>,
+    ground: Ground,
     config: Config,
     scratch_bytes: u64,
-    /// Rails between hosts.
-    rails: usize,
     /// What rank 0 told all ranks was measured.
     measured: Option<Arc<Calibration>>,
 }
 
 impl Planning {
     pub(crate) fn new(
-        hosts: Vec<u32>,
+        ground: Ground,
         config: &Config,
         layout: Layout,
-        (rails, measured): (usize, Option<Arc<Calibration>>),
+        measured: Option<Arc<Calibration>>,
     ) -> Self {
-        Self { hosts, config: config.clone(), scratch_bytes: layout.large_bytes, rails, measured }
+        Self { ground, config: config.clone(), scratch_bytes: layout.large_bytes, measured }
     }
 
     /// The plan of one call for `rank`.
@@ -62,7 +71,7 @@ impl Planning {
             tuning.lanes,
             tuning.slot_bytes
         );
-        Ok(algorithm.build(Context { problem, rank, hosts: &self.hosts, tuning }))
+        Ok(algorithm.build(Context { problem, rank, hosts: &self.ground.hosts, tuning }))
     }
 
     /// The algorithm for a call: the one that was asked for, or the quickest that NCCL_ALGO allows.
@@ -72,12 +81,14 @@ impl Planning {
             let allow = |algorithm: Algorithm| {
                 if algorithm == wanted { Ok(()) } else { Err(String::new()) }
             };
-            wanted.supports(problem, &self.hosts).map_err(Error::usage)?;
+            let able =
+                wanted.supports(problem, &self.ground.hosts).and_then(|()| self.able(wanted));
+            able.map_err(Error::usage)?;
             return self.ask(problem, &allow);
         }
         let allow = |algorithm: Algorithm| self.allow(problem, algorithm);
         self.ask(problem, &allow).or_else(|error| {
-            let free = self.ask(problem, &|_| Ok(()))?;
+            let free = self.ask(problem, &|algorithm| self.able(algorithm))?;
             tracing::warn!(target: crate::log::TUNING, "{error}; using {} all the same", free.0);
             Ok(free)
         })
@@ -88,7 +99,7 @@ impl Planning {
         problem: &Problem,
         allow: &dyn Fn(Algorithm) -> std::result::Result<(), String>,
     ) -> Result<(Algorithm, Tuning)> {
-        planner::choose_algorithm(problem, &self.hosts, &self.request(problem, allow))
+        planner::choose_algorithm(problem, &self.ground.hosts, &self.request(problem, allow))
             .map_err(|error| Error::usage(error.to_string()))
     }
 
@@ -107,7 +118,16 @@ impl Planning {
         }
     }
 
+    /// Whether the machine lets us, else why not.
+    fn able(&self, algorithm: Algorithm) -> std::result::Result<(), String> {
+        match &self.ground.unreadable {
+            Some(why) if algorithm.reads_buffers() => Err(why.clone()),
+            _ => Ok(()),
+        }
+    }
+
     fn allow(&self, problem: &Problem, algorithm: Algorithm) -> std::result::Result<(), String> {
+        self.able(algorithm)?;
         if self.config.algorithms.allows(problem.collective, algorithm.name()) {
             return Ok(());
         }
@@ -122,13 +142,14 @@ impl Planning {
     /// A lane for every rail, where there are several and the call is long enough to be cut. None:
     /// the planner's choice.
     fn lanes_for_rails(&self, problem: &Problem) -> Option<u32> {
-        let mapped = self.hosts.windows(2).all(|pair| pair[0] == pair[1]);
-        if self.rails < 2 || mapped || matches!(problem.counts, Counts::Pairwise { .. }) {
+        let mapped = self.ground.hosts.windows(2).all(|pair| pair[0] == pair[1]);
+        if self.ground.rails < 2 || mapped || matches!(problem.counts, Counts::Pairwise { .. }) {
             return None;
         }
         let values = problem.input_count(problem.root).max(problem.output_count(problem.root));
         let bytes = values.saturating_mul(problem.data_type.size() as u64);
-        (bytes >= CUT_BYTES).then(|| u32::try_from(self.rails).unwrap_or(u32::MAX).min(LANES_MOST))
+        (bytes >= CUT_BYTES)
+            .then(|| u32::try_from(self.ground.rails).unwrap_or(u32::MAX).min(LANES_MOST))
     }
 
     /// Scratch an operation may use.
@@ -145,7 +166,7 @@ impl Communicator {
     /// use ringway::{Call, plan::types::{Collective, DataType}};
     /// ringway::testing::world(2, |comm| {
     ///     let choice = comm.candidates(&Call::new(Collective::AllReduce, DataType::F32, 1024));
-    ///     assert_eq!(choice.unwrap().candidates.len(), 11);
+    ///     assert_eq!(choice.unwrap().candidates.len(), 12);
     /// });
     /// ```
     ///
@@ -156,7 +177,7 @@ impl Communicator {
         let desk = self.desk();
         let planning = &desk.planning;
         let allow = |algorithm: Algorithm| planning.allow(&problem, algorithm);
-        planner::choose(&problem, &planning.hosts, &planning.request(&problem, &allow))
+        planner::choose(&problem, &planning.ground.hosts, &planning.request(&problem, &allow))
             .map_err(|error| Error::usage(error.to_string()))
     }
 }

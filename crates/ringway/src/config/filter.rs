@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::parse::{self, Problem, Remark};
+use crate::plan::algorithm::Algorithm;
 use crate::plan::types::Collective;
 
 /// The network interfaces sockets may use (`NCCL_SOCKET_IFNAME`).
@@ -65,19 +66,11 @@ impl fmt::Display for InterfaceFilter {
     }
 }
 
-/// ringway's algorithms by the names `NCCL_ALGO` takes, each with its other spellings.
-/// Case, `_` and `-` do not count.
-const ALGORITHMS: &[(&str, &[&str])] = &[
-    ("oneshot", &[]),
-    ("twoshot", &[]),
-    ("ring", &[]),
-    ("recursive_doubling", &["rd"]),
-    ("halving_doubling", &["hd"]),
-    ("bruck", &[]),
-    ("tree", &["doublebinarytree"]),
-    ("pat", &[]),
-    ("direct", &[]),
-    ("hierarchical", &[]),
+/// Other spellings of ringway's algorithms. Of all spellings case, `_` and `-` do not count.
+const SPELLINGS: &[(Algorithm, &str)] = &[
+    (Algorithm::RecursiveDoubling, "rd"),
+    (Algorithm::HalvingDoubling, "hd"),
+    (Algorithm::Tree, "doublebinarytree"),
 ];
 
 /// NCCL's algorithms that need hardware ringway does not drive.
@@ -117,12 +110,13 @@ impl AlgorithmFilter {
                     let text = format!("{word} means nothing on host memory");
                     remarks.push(Remark::Note(text));
                 } else {
-                    let known = ALGORITHMS.iter().map(|(name, _)| *name);
-                    let known = parse::not_one_of(word, known);
+                    let names = Algorithm::ALL.into_iter().map(Algorithm::name);
+                    let known = parse::not_one_of(word, names);
                     remarks.push(Remark::Warning(format!("{} is {known}", parse::shown(word))));
                 }
             }
-            let left = if excludes { names.len() < ALGORITHMS.len() } else { !names.is_empty() };
+            let left =
+                if excludes { names.len() < Algorithm::ALL.len() } else { !names.is_empty() };
             if left {
                 rules.push(Rule { collective, excludes, names });
             } else {
@@ -228,10 +222,9 @@ impl<'a> RawClause<'a> {
 fn canonical(word: &str) -> Option<&'static str> {
     let plain = |text: &str| text.replace(['_', '-'], "").to_ascii_lowercase();
     let word = plain(word);
-    ALGORITHMS
-        .iter()
-        .find(|(name, others)| plain(name) == word || others.contains(&word.as_str()))
-        .map(|(name, _)| *name)
+    let named = Algorithm::ALL.into_iter().find(|algorithm| plain(algorithm.name()) == word);
+    let spelt = || SPELLINGS.iter().find(|(_, other)| *other == word);
+    named.or_else(|| spelt().map(|(algorithm, _)| *algorithm)).map(Algorithm::name)
 }
 
 #[cfg(test)]
@@ -296,9 +289,19 @@ mod tests {
     }
 
     #[test]
+    fn every_algorithm_can_be_named() {
+        for algorithm in Algorithm::ALL {
+            let (filter, remarks) = AlgorithmFilter::parse(algorithm.name()).unwrap();
+            assert!(remarks.is_empty(), "{algorithm}");
+            assert!(filter.allows(Collective::AllReduce, algorithm.name()), "{algorithm}");
+            assert!(!filter.is_all(), "{algorithm}");
+        }
+    }
+
+    #[test]
     fn lists_that_leave_nothing_are_ignored_and_said() {
         for text in
-            ["NVLS", "rign", "^oneshot,twoshot,ring,rd,hd,bruck,tree,pat,direct,hierarchical"]
+            ["NVLS", "rign", &format!("^rd,hd,{}", Algorithm::ALL.map(Algorithm::name).join(","))]
         {
             let (filter, remarks) = AlgorithmFilter::parse(text).unwrap();
             assert!(filter.is_all(), "{text}");

@@ -115,6 +115,12 @@ pub(super) static TABLE: &[Entry] = &[
         "1: ranks of one host do not share memory; they use TCP.",
         |c, v| put(&mut c.shm_disable, parse::boolean(v)),
         |c| u8::from(c.shm_disable).to_string()),
+    entry(TRANSPORT, "RINGWAY_SINGLE_COPY", "0 or 1",
+        "Ranks of one host read large messages where they lie in each other's buffers \
+         (process_vm_readv), if the kernel lets them. 0: they always go through shared memory, and no \
+         process is allowed to read another's memory.",
+        |c, v| put(&mut c.single_copy, parse::boolean(v)),
+        |c| u8::from(c.single_copy).to_string()),
     entry(TRANSPORT, "RINGWAY_SHM_DIR", "path",
         "Directory of the Unix sockets by which ranks of one host meet, for ranks in containers \
          with networks of their own; all of them need the same. Where unset they meet by \
@@ -165,8 +171,8 @@ pub(super) static TABLE: &[Entry] = &[
             .map(|us| us.map(|us| Duration::from_micros(us.into())))),
         |c| or_auto(c.spin.map(|spin| spin.as_micros()).as_ref())),
     entry(MEMORY, "NCCL_ALGO", "list; ^ exclude; per collective `allreduce:ring;allgather:^pat`",
-        "Algorithms the planner may choose: oneshot, twoshot, ring, recursive_doubling (rd), \
-         halving_doubling (hd), bruck, tree, pat, direct, hierarchical. CollnetDirect, \
+        "Algorithms the planner may choose: tiny, one_shot, two_shot, ring, recursive_doubling (rd), \
+         halving_doubling (hd), bruck, tree, pat, direct, single_copy, hierarchical. CollnetDirect, \
          CollnetChain, NVLS and NVLSTree are taken, and mean nothing on host memory.",
         |c, v| put_remarked(&mut c.algorithms, AlgorithmFilter::parse(v)),
         |c| c.algorithms.to_string()),

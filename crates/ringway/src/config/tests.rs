@@ -57,6 +57,7 @@ fn good_values_are_taken_without_a_word() {
         ("NCCL_SHM_DISABLE", "true", "1"),
         ("RINGWAY_SHM_DIR", "/run/ringway", "/run/ringway"),
         ("NCCL_SOCKET_IFNAME", "^=lo,docker0", "^=lo,docker0"),
+        ("RINGWAY_SINGLE_COPY", "0", "0"),
         ("NCCL_SOCKET_FAMILY", "af_inet6", "AF_INET6"),
         ("NCCL_SOCKET_NTHREADS", "4", "4"),
         ("NCCL_NSOCKS_PERTHREAD", "8", "8"),

@@ -128,6 +128,8 @@ struct State {
     tag: OperationTag,
     lanes: Vec<LaneState>,
     operands: Vec<reduce::Operand>,
+    /// Whether peers were told where the buffers are.
+    exposed: bool,
 }
 
 // SAFETY: the operand list holds addresses of the buffers the execution was begun on; they stay
@@ -148,7 +150,8 @@ impl Execution {
             Buffers { inputs: Vec::new(), outputs: Vec::new(), scratch: nothing, scratch_base: 0 };
         let tag = OperationTag { sequence: 0, tag: 0 };
         let context = Context::Collective;
-        let state = State { buffers, parts, context, tag, lanes, operands };
+        let exposed = false;
+        let state = State { buffers, parts, context, tag, lanes, operands, exposed };
         Self { prepared, neighbours, unmet, operations: 0, ready: 0, state }
     }
 
@@ -174,6 +177,7 @@ impl Execution {
         (state.buffers.scratch, state.buffers.scratch_base) = (scratch, scratch_base);
         (state.context, state.tag) = (context, tag);
         state.lanes.fill(LaneState::default());
+        state.exposed = false;
         (self.operations, self.ready) = (operations, 0);
     }
 
@@ -235,6 +239,10 @@ impl Execution {
             return Ok(Progress::Blocked(peer));
         }
         let Self { prepared, neighbours, state, .. } = self;
+        if !state.exposed && prepared.plan.exposed {
+            fabric.expose(state.tag, (&state.buffers.inputs, &state.buffers.outputs));
+            state.exposed = true;
+        }
         let (mut moved, mut blocked) = (false, None);
         for lane in 0..state.lanes.len() {
             let steps = &prepared.plan.lanes[lane];
@@ -335,6 +343,11 @@ impl State {
                     return Ok(Some(peer));
                 }
                 *cursor = 0;
+            }
+            Step::Get { peer, source, target } => {
+                self.settle_before(part, &target, fabric);
+                let to = self.address(part, &target, fabric);
+                fabric.get(peer, self.tag, source, (to, self.bytes(part, &target)))?;
             }
             Step::Copy { source, target } => {
                 self.settle_before(part, &source, fabric);

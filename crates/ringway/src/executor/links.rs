@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags};
 
 use super::Fabric;
-use crate::plan::plan::Flag;
+use crate::plan::plan::{Flag, Remote};
 use crate::plan::types::Rank;
 use crate::transport::shm::{self, Bell, Segment, flags};
 use crate::transport::{Area, Context, Link, OperationTag, PutRequest, Trouble};
@@ -106,6 +106,20 @@ impl Fabric for Links {
 
     fn flush(&mut self, peer: Rank) -> Result<bool, Trouble> {
         self.link(peer).flush()
+    }
+
+    fn expose(&mut self, tag: OperationTag, buffers: (&[Area], &[Area])) {
+        shm::expose(&self.own, tag, buffers);
+    }
+
+    fn get(
+        &mut self,
+        peer: Rank,
+        tag: OperationTag,
+        source: Remote,
+        target: (*mut u8, usize),
+    ) -> Result<(), Trouble> {
+        self.link(peer).get(tag, source, target)
     }
 
     fn settle(&mut self) {

@@ -8,6 +8,7 @@
 mod attach;
 mod bell;
 pub(crate) mod flags;
+mod reach;
 mod segment;
 
 use std::os::fd::BorrowedFd;
@@ -17,12 +18,13 @@ use rustix::event::PollFlags;
 
 pub(crate) use attach::{Attached, Meeting, attach_all, open_door};
 pub(crate) use bell::Bell;
+pub(crate) use reach::Reach;
 pub(crate) use segment::{GENERATIONS, LARGES, Layout, Segment};
 
 use super::{
     Area, Beginning, Context, Link, LinkDescription, OperationTag, Pair, PutRequest, Trouble,
 };
-use crate::plan::plan::{CARD_BYTES, CARD_STRIDE, CARDS_MAX, FLAGS_MAX, Flag, Region};
+use crate::plan::plan::{CARD_BYTES, CARD_STRIDE, CARDS_MAX, FLAGS_MAX, Flag, Region, Remote};
 use crate::plan::types::Rank;
 use crate::sync::atomic::{Ordering, fence};
 
@@ -49,6 +51,8 @@ pub(crate) struct ShmLink {
     peer: Rank,
     own: Arc<Segment>,
     theirs: Arc<Segment>,
+    /// The way into the peer's memory, where there is one.
+    reach: Option<Reach>,
     bell: Bell,
     contexts: Box<[Counters; 3]>,
     /// Collectives the peer is known to have completed.
@@ -77,6 +81,7 @@ impl ShmLink {
             peer: attached.peer,
             own,
             theirs: attached.segment,
+            reach: attached.reach.ok(),
             bell: attached.bell,
             contexts: Box::new([blank(), blank(), blank()]),
             done: 0,
@@ -135,6 +140,16 @@ pub(crate) fn announce(own: &Segment, tag: OperationTag) {
     flags::post(own.announcement(tag.sequence), tag.sequence, u64::from(tag.tag));
 }
 
+/// Says where this rank's buffers are, before it turns up the card that lets others read them.
+pub(crate) fn expose(own: &Segment, tag: OperationTag, (inputs, outputs): (&[Area], &[Area])) {
+    for (index, (input, output)) in inputs.iter().zip(outputs).enumerate() {
+        let (at_input, at_output) = own.buffers(tag.sequence, index);
+        // The card is turned up with release.
+        at_input.store(input.address.expose_provenance() as u64, Ordering::Relaxed);
+        at_output.store(output.address.expose_provenance() as u64, Ordering::Relaxed);
+    }
+}
+
 /// Turns up a card of this rank with the bytes at an address on it.
 pub(crate) fn turn_up(own: &Segment, tag: OperationTag, card: u16, values: (*const u8, usize)) {
     let (source, bytes) = values;
@@ -190,6 +205,31 @@ impl Link for ShmLink {
             self.raise(request.context, flag);
         }
         Ok(true)
+    }
+
+    fn get(
+        &mut self,
+        tag: OperationTag,
+        source: Remote,
+        (target, bytes): (*mut u8, usize),
+    ) -> Result<(), Trouble> {
+        let (index, is_input) = match source.region {
+            Region::Input(index) => (index, true),
+            Region::Output(index) => (index, false),
+            other => panic!("plans are proved before they run: {other:?} is not read by gets"),
+        };
+        let (input, output) = self.theirs.buffers(tag.sequence, usize::from(index));
+        // The card that lets us read was looked at with acquire.
+        let base = if is_input { input } else { output }.load(Ordering::Relaxed);
+        let broken = |cause: String| Trouble::Broken { peer: self.peer, cause };
+        let Some(reach) = self.reach.as_ref().filter(|_| base != 0) else {
+            return Err(broken("its memory cannot be read from here".to_owned()));
+        };
+        // SAFETY:
+        // * the target is a span of this rank's memory, resolved by the execution;
+        // * a verified plan lets nobody else touch it meanwhile, and lets the peer leave its buffers
+        //   as they are until it is told that this is over.
+        unsafe { reach.read(base.wrapping_add(source.offset), target, bytes) }.map_err(broken)
     }
 
     fn signal(&mut self, context: Context, _lane: usize, flag: Flag) -> Result<bool, Trouble> {

@@ -17,7 +17,7 @@ use rustix::event::PollFlags;
 use super::{
     Area, Beginning, Context, Link, LinkDescription, OperationTag, Pair, PutRequest, Trouble,
 };
-use crate::plan::plan::{FLAGS_MAX, Flag, Landing, Region};
+use crate::plan::plan::{FLAGS_MAX, Flag, Region, Remote};
 use crate::plan::types::Rank;
 use connection::Connection;
 use frame::{Header, Kind};
@@ -91,7 +91,7 @@ impl<S: Stream> TcpLink<S> {
         let current = &self.contexts[context as usize];
         let sequence = current.sequence.unwrap_or(u64::MAX);
         let tag = OperationTag { sequence, tag: current.tags.0 };
-        let target = Landing { region: Region::Scratch, offset: 0 };
+        let target = Remote { region: Region::Scratch, offset: 0 };
         Header { kind, context, tag, flag, target, bytes: 0 }
     }
 

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use crate::plan::{CARD_STRIDE, Flag, Landing, Plan, Region, Span, Step};
+use crate::plan::{CARD_STRIDE, Flag, Plan, Region, Remote, Span, Step};
 use crate::problem::Problem;
 use crate::types::{Collective, DataType, Level, Rank};
 
@@ -41,7 +41,7 @@ fn mix(x: u64) -> u64 {
 type Byte = (Number, u8);
 
 enum Parcel {
-    Values(Landing, Vec<Number>, usize),
+    Values(Remote, Vec<Number>, usize),
     Signal(Flag),
 }
 
@@ -55,6 +55,8 @@ struct World<'p> {
     counters: BTreeMap<(Rank, Rank, Flag), u32>,
     shown: BTreeSet<(Rank, u16)>,
     random: u64,
+    /// Outputs of ranks that are done: their buffers may hold anything by now.
+    results: BTreeMap<Rank, Vec<Byte>>,
 }
 
 /// Runs `plan` in an order chosen by `seed` and checks the outputs.
@@ -86,6 +88,10 @@ pub(super) fn run(plan: &Plan, seed: u64) -> Result<(), String> {
             let (rank, index, step, _) = lanes[*lane];
             lanes[*lane].2 += 1;
             world.run_step(rank, index, plan.ranks[rank as usize].lanes[index][step]);
+            let end = |lane: usize| plan.ranks[rank as usize].lanes[lane].len();
+            if lanes.iter().all(|(of, lane, step, _)| *of != rank || *step == end(*lane)) {
+                world.leave(rank);
+            }
         } else {
             let key = mail[usize::try_from(pick / post).unwrap()];
             world.deliver(key);
@@ -127,7 +133,16 @@ impl<'p> World<'p> {
             counters: BTreeMap::new(),
             shown: BTreeSet::new(),
             random: mix(seed + 1),
+            results: BTreeMap::new(),
         }
+    }
+
+    /// A rank is done, and uses its buffers for something else.
+    fn leave(&mut self, rank: Rank) {
+        let [input, output, ..] = &mut self.memory[rank as usize];
+        self.results.insert(rank, output.clone());
+        input.fill((GARBAGE, 0));
+        output.fill((GARBAGE, 0));
     }
 
     fn next(&mut self) -> u64 {
@@ -174,6 +189,11 @@ impl<'p> World<'p> {
                 let queue = self.parcels.entry((rank, lane, peer)).or_default();
                 queue.push_back(Parcel::Values(target, values, size));
                 queue.extend(signal.map(Parcel::Signal));
+            }
+            Step::Get { peer, source, target } => {
+                let span = Span { region: source.region, offset: source.offset, ..target };
+                let values = self.read(peer, span);
+                self.write_span(rank, target, &values);
             }
             Step::Signal { peer, flag } => {
                 let queue = self.parcels.entry((rank, lane, peer)).or_default();
@@ -261,6 +281,9 @@ impl<'p> World<'p> {
 
     fn check(&mut self) -> Result<(), String> {
         let problems = &self.plan.problems;
+        for (rank, output) in std::mem::take(&mut self.results) {
+            self.memory[rank as usize][1] = output;
+        }
         let mut alike: BTreeMap<u64, u64> = BTreeMap::new();
         for (rank, problem) in (0..).zip(problems) {
             let span = Span {

@@ -2,7 +2,7 @@
 //! that the simulator can fail, links that break the rules.
 
 use crate::executor::{Fabric, Links};
-use crate::plan::plan::Flag;
+use crate::plan::plan::{Flag, Remote};
 use crate::plan::rng::Random;
 use crate::plan::types::Rank;
 use crate::transport::{Area, Context, OperationTag, PutRequest, Trouble};
@@ -57,6 +57,20 @@ impl Fabric for Rough<'_> {
             return Ok(true);
         }
         self.links.flush(peer)
+    }
+
+    fn expose(&mut self, tag: OperationTag, buffers: (&[Area], &[Area])) {
+        self.links.expose(tag, buffers);
+    }
+
+    fn get(
+        &mut self,
+        peer: Rank,
+        tag: OperationTag,
+        source: Remote,
+        target: (*mut u8, usize),
+    ) -> Result<(), Trouble> {
+        self.links.get(peer, tag, source, target)
     }
 
     fn settle(&mut self) {

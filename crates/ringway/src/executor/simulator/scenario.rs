@@ -238,9 +238,10 @@ impl Operation {
         }
     }
 
-    /// Whether there are cards for all pieces: for one, surely.
+    /// Whether there are cards for all pieces, as for one there surely are.
     fn fits(&self) -> bool {
-        self.pieces.iter().filter(|piece| piece.algorithm == Algorithm::Tiny).count() < 2
+        let has_cards = |piece: &&Piece| piece.algorithm.stays_on_a_host();
+        self.pieces.iter().filter(has_cards).count() < 2
     }
 
     /// The same operation with something else in its first piece.

@@ -16,7 +16,7 @@ use crate::plan::rng::Random;
 use crate::plan::types::Rank;
 use crate::sync::atomic::Ordering;
 use crate::transport::LinkDescription;
-use crate::transport::shm::{Attached, Bell, Layout, Segment, ShmLink};
+use crate::transport::shm::{Attached, Bell, Layout, Reach, Segment, ShmLink};
 use crate::transport::tcp::TcpLink;
 
 /// How long a partition lasts: longer than any deadline of a scenario with a fault.
@@ -516,7 +516,8 @@ fn players(scenario: &Scenario, random: &mut Random) -> Vec<Player> {
             let near: Arc<[Rank]> = near.collect();
             for &peer in near.iter() {
                 let segment = Arc::clone(&segments[peer as usize]);
-                let attached = Attached { peer, segment, bell: bell.clone() };
+                let reach = Ok(Reach::own());
+                let attached = Attached { peer, segment, bell: bell.clone(), reach };
                 let link = ShmLink::new(rank, Arc::clone(&own), attached, description(peer));
                 links.insert(peer, Box::new(link));
             }

@@ -23,7 +23,7 @@ use rustix::net::{
 };
 use sha2::Sha256;
 
-use super::{Bell, Layout, Segment};
+use super::{Bell, Layout, Reach, Segment};
 use crate::error::{Error, Result};
 use crate::plan::types::Rank;
 
@@ -39,6 +39,8 @@ pub(crate) struct Attached {
     pub(crate) peer: Rank,
     pub(crate) segment: Arc<Segment>,
     pub(crate) bell: Bell,
+    /// The way into its memory, or why there is none.
+    pub(crate) reach: std::result::Result<Reach, String>,
 }
 
 /// Why a peer's segment could not be mapped.
@@ -57,6 +59,8 @@ pub(crate) struct Meeting<'a> {
     /// A directory shared with peers in other network namespaces; without one the abstract
     /// namespace is used, which leaves no file.
     pub(crate) directory: Option<&'a Path>,
+    /// Whether ranks may read each other's buffers.
+    pub(crate) reads_memory: bool,
 }
 
 /// This rank's open door: serves its own segment while the peers attach.
@@ -87,6 +91,9 @@ fn address(meeting: &Meeting<'_>, rank: Rank) -> std::io::Result<(SocketAddr, Op
 
 /// Opens this rank's door. Peers may come from now on.
 pub(crate) fn open_door(meeting: &Meeting<'_>) -> Result<Door> {
+    if meeting.reads_memory {
+        crate::os::allow_reading_memory();
+    }
     let fail = |e| Error::system("cannot listen for co-located ranks on a Unix socket", e);
     let (address, path) = address(meeting, meeting.rank).map_err(fail)?;
     let listener = match &path {
@@ -269,7 +276,12 @@ fn attach(meeting: &Meeting<'_>, peer: Rank, layout: Layout) -> Result<Attached>
         return Err(Error::system("it passed no memory", "too few descriptors (raise ulimit -n)"));
     };
     let segment = Arc::new(Segment::open(&memory, layout)?);
-    Ok(Attached { peer, segment, bell: Bell::from_descriptor(bell) })
+    let owner = rustix::net::sockopt::socket_peercred(&stream).ok().map(|owner| owner.pid);
+    let reach = match meeting.reads_memory {
+        true => Reach::open(owner, &segment),
+        false => Err("RINGWAY_SINGLE_COPY=0".to_owned()),
+    };
+    Ok(Attached { peer, segment, bell: Bell::from_descriptor(bell), reach })
 }
 
 #[cfg(all(test, not(loom)))]
@@ -296,6 +308,7 @@ mod tests {
             communicator,
             key: b"key",
             directory: Some(&directory),
+            reads_memory: true,
         };
         let living = open_door(&meeting(1)).unwrap();
         let mut killed = open_door(&meeting(2)).unwrap();

@@ -4,9 +4,11 @@
 //! 0      ┌ magic · layout ─────────────────────────────────────────┐
 //! 64     │ sleeping   (own cache line: set by the owner, taken by   │
 //! 128    │ done        whoever rings)                              │
+//! 192    │ probe: where the owner maps this, and a random word      │
 //! 1024   │ announcements: 64 × (sequence, tag)                     │
 //! 4096   │ cards: 8 generations of 32 cache lines                   │
-//! 20480  │ counters raised here: rank 0 │ rank 1 │ …               │
+//! 20480  │ buffers: 8 generations of 64 × (input, output)          │
+//! 28672  │ counters raised here: rank 0 │ rank 1 │ …               │
 //!        │   each 128 collective · 8 send · 8 receive words        │
 //!        ├ pairs: rank 0 │ rank 1 │ …    each 16 × (sequence, pair) │
 //!        ├ message slots: rank 0 │ rank 1 │ …                      │
@@ -26,7 +28,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
-use crate::plan::plan::{CARD_STRIDE, CARDS_MAX, FLAGS_MAX};
+use crate::plan::plan::{CARD_STRIDE, CARDS_MAX, FLAGS_MAX, LANES_MAX};
 use crate::plan::types::Rank;
 use crate::sync::atomic::{AtomicU32, AtomicU64};
 use crate::transport::{Area, Context};
@@ -34,10 +36,12 @@ use crate::transport::{Area, Context};
 const MAGIC: u64 = 0x5249_4e47_5741_5931; // "RINGWAY1"
 const SLEEPING: usize = 64;
 const DONE: usize = 128;
+const PROBE: usize = 192;
 const ANNOUNCEMENTS: usize = 1024;
 const CARDS: usize = 4096;
-const COUNTERS: usize = CARDS + GENERATIONS * CARDS_MAX * 64;
-const _: () = assert!(CARD_STRIDE == 64, "counters begin behind the cards");
+const BUFFERS: usize = CARDS + GENERATIONS * CARDS_MAX * 64;
+const _: () = assert!(CARD_STRIDE == 64, "buffers begin behind the cards");
+const COUNTERS: usize = BUFFERS + GENERATIONS * LANES_MAX * 16;
 
 /// Announcements kept; more than operations a peer can be ahead.
 pub(crate) const ANNOUNCED: u64 = 64;
@@ -157,6 +161,13 @@ impl Segment {
         rustix::fs::fcntl_add_seals(&fd, seals)
             .map_err(|e| Error::system("cannot seal a shared memory segment", e))?;
         let segment = Self::map(&fd, layout)?;
+        let mut token = [0; 8];
+        rustix::rand::getrandom(&mut token, rustix::rand::GetRandomFlags::empty())
+            .map_err(|e| Error::system("cannot get random bytes", e))?;
+        let own = segment.address.as_ptr().wrapping_add(PROBE + 8).expose_provenance();
+        let relaxed = crate::sync::atomic::Ordering::Relaxed;
+        segment.word64(PROBE).store(own as u64, relaxed);
+        segment.word64(PROBE + 8).store(u64::from_ne_bytes(token), relaxed);
         segment.word64(8).store(layout.hash(), crate::sync::atomic::Ordering::Relaxed);
         segment.word64(0).store(MAGIC, crate::sync::atomic::Ordering::Release);
         Ok((segment, fd))
@@ -254,6 +265,21 @@ impl Segment {
     pub(crate) fn cards(&self, sequence: u64) -> u64 {
         let generation = sequence % GENERATIONS as u64;
         CARDS as u64 + generation * CARDS_MAX as u64 * CARD_STRIDE
+    }
+
+    /// Where the owner has a word in its memory, and that word: who can read it there can read
+    /// the owner's memory.
+    pub(crate) fn probe(&self) -> (u64, u64) {
+        let word = |offset| self.word64(offset).load(crate::sync::atomic::Ordering::Relaxed);
+        (word(PROBE), word(PROBE + 8))
+    }
+
+    /// Where the owner's input and output `index` of operation `sequence` are, in its memory.
+    pub(crate) fn buffers(&self, sequence: u64, index: usize) -> (&AtomicU64, &AtomicU64) {
+        assert!(index < LANES_MAX, "an operation has no more parts than lanes");
+        let generation = usize::try_from(sequence % GENERATIONS as u64).expect("small");
+        let offset = BUFFERS + (generation * LANES_MAX + index) * 16;
+        (self.word64(offset), self.word64(offset + 8))
     }
 
     /// The word of a card that says whose values are on it.

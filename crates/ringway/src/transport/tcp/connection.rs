@@ -392,7 +392,7 @@ fn receive_in_place(stream: &impl Stream, arriving: &mut Arriving) -> Arrival {
 mod tests {
     use super::super::super::OperationTag;
     use super::*;
-    use crate::plan::plan::{Landing, Region};
+    use crate::plan::plan::{Region, Remote};
     use std::collections::VecDeque;
     use std::os::fd::AsFd;
     use std::sync::Mutex;
@@ -447,7 +447,7 @@ mod tests {
                 context: Context::Collective,
                 tag: OperationTag { sequence: 1, tag: 1 },
                 flag: Some(0),
-                target: Landing { region: Region::Scratch, offset: 0 },
+                target: Remote { region: Region::Scratch, offset: 0 },
                 bytes: *payload as u64,
             };
             bytes.extend(header.encode());

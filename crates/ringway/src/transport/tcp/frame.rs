@@ -12,7 +12,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::super::{Context, OperationTag};
-use crate::plan::plan::{FLAGS_MAX, Flag, Landing, Region};
+use crate::plan::plan::{FLAGS_MAX, Flag, Region, Remote};
 
 /// Bytes of a header.
 pub(crate) const HEADER_BYTES: usize = 40;
@@ -55,7 +55,7 @@ pub(crate) struct Header {
     pub(crate) context: Context,
     pub(crate) tag: OperationTag,
     pub(crate) flag: Option<Flag>,
-    pub(crate) target: Landing,
+    pub(crate) target: Remote,
     pub(crate) bytes: u64,
 }
 
@@ -114,7 +114,7 @@ impl Header {
             context,
             tag: OperationTag { sequence: wire.sequence.get(), tag: wire.tag.get() },
             flag,
-            target: Landing { region, offset: wire.offset.get() },
+            target: Remote { region, offset: wire.offset.get() },
             bytes: wire.bytes.get(),
         })
     }
