@@ -47,13 +47,18 @@ impl Subject {
         Layout::new(self.collective, self.data_type, ranks, self.bytes)
     }
 
+    /// Bytes as the table counts them.
+    pub(crate) fn table_bytes(&self, ranks: u32) -> u64 {
+        self.layout(ranks).table_bytes() as u64
+    }
+
     /// Whether any data moves, or none is meant to.
     pub(crate) fn is_something(&self, ranks: u32) -> bool {
         self.collective == Collective::Barrier || self.layout(ranks).count > 0
     }
 
-    /// The call, by the planner's choice or by one algorithm.
-    pub(crate) fn call(&self, ranks: u32, algorithm: Option<Algorithm>) -> Call {
+    /// The call, by the planner's choice.
+    pub(crate) fn call(&self, ranks: u32) -> Call {
         Call {
             collective: self.collective,
             data_type: self.data_type,
@@ -62,7 +67,8 @@ impl Subject {
             count: self.layout(ranks).count,
             deadline: None,
             scalar: 1.0,
-            algorithm,
+            algorithm: None,
+            level: None,
         }
     }
 }
@@ -103,7 +109,7 @@ pub(crate) fn admitted(choice: &Choice) -> Vec<Algorithm> {
 }
 
 struct Runner {
-    algorithm: Algorithm,
+    call: ringway::Call,
     best_us: f64,
 }
 
@@ -120,23 +126,39 @@ pub(crate) fn time(
     buffer: &mut Buffer,
     effort: Effort,
 ) -> anyhow::Result<Timed> {
-    let (rank, size) = (comm.rank(), comm.size());
-    let layout = subject.layout(size);
-    let choice = comm.candidates(&subject.call(size, None).of_library())?;
+    let call = subject.call(comm.size());
+    let choice = comm.candidates(&call.of_library())?;
+    let algorithms = admitted(&choice);
+    let calls = algorithms.iter().map(|algorithm| Call { algorithm: Some(*algorithm), ..call });
+    let times = time_calls(comm, subject, buffer, effort, calls)?;
+    let times = algorithms.into_iter().zip(times).collect();
+    Ok(Timed { bytes: subject.table_bytes(comm.size()), choice, times })
+}
+
+/// Times several calls that move the same: microseconds of each, by the slowest rank. All ranks call
+/// it alike.
+pub(crate) fn time_calls(
+    comm: &Communicator,
+    subject: &Subject,
+    buffer: &mut Buffer,
+    effort: Effort,
+    several: impl Iterator<Item = Call>,
+) -> anyhow::Result<Vec<f64>> {
+    let rank = comm.rank();
+    let layout = subject.layout(comm.size());
     let bytes = layout.in_place_bytes(subject.collective, rank, subject.root);
     let apart = subject.collective == Collective::AllToAll;
     let buffer = buffer.first(if apart { 2 * bytes } else { bytes });
     // Sums of zeros stay zeros, however often they are made.
     buffer.fill(0);
     let (first, second) = buffer.split_at_mut(bytes);
-    let mut lap = |algorithm: Algorithm, calls: u32| -> anyhow::Result<f64> {
-        let call = subject.call(size, Some(algorithm));
+    let mut lap = |call: &ringway::Call, calls: u32| -> anyhow::Result<f64> {
         comm.barrier()?;
         let started = Instant::now();
         for _ in 0..calls {
             match apart {
-                true => comm.call(&call.of_library(), first, second)?,
-                false => comm.call_in_place(&call.of_library(), first)?,
+                true => comm.call(call, first, second)?,
+                false => comm.call_in_place(call, first)?,
             }
         }
         let own = started.elapsed().as_secs_f64() * 1e6 / f64::from(calls);
@@ -144,10 +166,11 @@ pub(crate) fn time(
         Ok(all.iter().flatten().copied().fold(0.0, f64::max))
     };
     let mut runners = Vec::new();
-    for algorithm in admitted(&choice) {
+    for call in several.map(|call| call.of_library()) {
         // The first call also makes the plan.
-        lap(algorithm, 1)?;
-        runners.push(Runner { algorithm, best_us: lap(algorithm, 2)? });
+        lap(&call, 1)?;
+        let best_us = lap(&call, 2)?;
+        runners.push(Runner { call, best_us });
     }
     let (mut round, mut rested) = (0, 0);
     while round < effort.rounds || (rested < effort.rounds / 2 && round < 4 * effort.rounds) {
@@ -157,15 +180,14 @@ pub(crate) fn time(
             if round >= effort.rounds / 2 && runner.best_us > best_us * HOPELESS {
                 continue;
             }
-            let us = lap(runner.algorithm, calls(effort.round_us, runner.best_us))?;
+            let us = lap(&runner.call, calls(effort.round_us, runner.best_us))?;
             falls |= us < runner.best_us * REST;
             runner.best_us = runner.best_us.min(us);
         }
         rested = if falls { 0 } else { rested + 1 };
         round += 1;
     }
-    let times = runners.iter().map(|runner| (runner.algorithm, runner.best_us)).collect();
-    Ok(Timed { bytes: layout.table_bytes() as u64, choice, times })
+    Ok(runners.iter().map(|runner| runner.best_us).collect())
 }
 
 #[cfg(test)]

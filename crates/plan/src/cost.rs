@@ -54,11 +54,11 @@ pub struct Links {
 }
 
 fn get_gbs() -> f64 {
-    9.0
+    8.0
 }
 
 fn get_us() -> f64 {
-    0.8
+    0.6
 }
 
 impl Default for Links {

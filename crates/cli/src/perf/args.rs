@@ -50,9 +50,10 @@ pub(crate) struct PerfArgs {
     /// With --algo all: write what was seen into the tuning file
     #[arg(long, help_heading = "Job")]
     pub(crate) learn: bool,
-    /// What the bits of a result may depend on: run or shape
+    /// What the bits of a result may depend on: run or shape; all: time both,
+    /// in turns, and show what the stricter one costs
     #[arg(long, value_name = "LEVEL", help_heading = "Job", value_parser = level)]
-    pub(crate) level: Option<Level>,
+    pub(crate) level: Option<Choice<Level>>,
 
     /// Least size [default: 8]
     #[arg(short = 'b', long = "minbytes", value_name = "SIZE", help_heading = "Sizes",
@@ -236,8 +237,13 @@ fn collective(word: &str) -> Result<Collective, String> {
     word.parse::<Collective>().map_err(|error| error.to_string())
 }
 
-fn level(word: &str) -> Result<Level, String> {
-    word.parse::<Level>().map_err(|error| error.to_string())
+fn level(word: &str) -> Result<Choice<Level>, String> {
+    if word.eq_ignore_ascii_case("all") {
+        return Ok(Choice::All);
+    }
+    word.parse()
+        .map(Choice::One)
+        .map_err(|error: ringway_plan::types::UnknownName| format!("{error}, all"))
 }
 
 fn operation(word: &str) -> Result<Choice<ReduceOp>, String> {

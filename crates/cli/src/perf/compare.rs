@@ -1,4 +1,5 @@
 //! `--algo all`: every algorithm beside the others, and how far the planner's choice is from the best.
+//! `--level all`: every level beside the others, and what the stricter one costs.
 
 use std::process::ExitCode;
 
@@ -8,17 +9,20 @@ use ringway::config::Config;
 use ringway_plan::algorithm::Algorithm;
 use ringway_plan::calibration::{Calibration, Point};
 use ringway_plan::cost::Links;
-use ringway_plan::types::{Collective, ReduceOp};
+use ringway_plan::types::{Collective, Level, ReduceOp};
 
 use super::memory::Buffer;
 use super::progress::Progress;
-use super::ranks::{self, Collectives as _};
-use super::settings::Settings;
+use super::ranks::{self, Call, Collectives as _};
+use super::settings::{Compare, Settings};
 use crate::timing::{self, Effort, Subject, Timed};
 use crate::{output, size, tune};
 
 /// Where nobody says how often.
 const EFFORT: Effort = Effort { rounds: 20, round_us: 1_500.0 };
+/// Two ways to do nearly the same need a closer look.
+const LEVEL_EFFORT: Effort = Effort { rounds: 60, round_us: 1_500.0 };
+const LEVELS: [Level; 2] = [Level::Run, Level::Shape];
 /// A choice so much above the best is as good as the best.
 const GOOD: f64 = 0.10;
 
@@ -26,6 +30,7 @@ const GOOD: f64 = 0.10;
 pub(super) fn run(
     comm: &Communicator,
     settings: &Settings,
+    what: Compare,
     root: Option<u32>,
 ) -> anyhow::Result<ExitCode> {
     let ranks = comm.size();
@@ -41,35 +46,25 @@ pub(super) fn run(
         })
         .filter(|subject| subject.is_something(ranks))
         .collect();
-    let columns = columns(comm, &subjects)?;
-    let prints = comm.rank() == 0;
-    let progress = prints.then(|| Progress::new(Some(subjects.len() as u64)));
-    let mut printed = Ok(());
-    if let Some(progress) = &progress {
-        let lines = header(comm, settings, &columns);
-        printed = lines.iter().try_for_each(|line| progress.line(line));
+    match what {
+        Compare::Algorithms => algorithms(comm, settings, &subjects),
+        Compare::Levels => levels(comm, settings, &subjects),
     }
-    let greatest = subjects.iter().map(|subject| subject.layout(ranks).table_bytes()).max();
-    // A call that has no form in place needs two.
-    let mut buffer = Buffer::new(2 * greatest.unwrap_or(0), 0);
-    let mut seen = Vec::new();
-    for subject in &subjects {
-        let stop = ranks::all_gather(comm, &[u8::from(printed.is_err())])?;
-        if stop.concat().contains(&1) {
-            break;
-        }
-        if let Some(progress) = &progress {
-            progress.at(size::display(subject.bytes));
-        }
-        let timed = timing::time(comm, subject, &mut buffer, EFFORT)?;
-        if let Some(progress) = &progress {
-            printed = progress.row(&row(&timed, &columns));
-        }
-        seen.push(timed);
-    }
-    printed?;
-    drop(progress);
-    if prints {
+}
+
+fn algorithms(
+    comm: &Communicator,
+    settings: &Settings,
+    subjects: &[Subject],
+) -> anyhow::Result<ExitCode> {
+    let columns = columns(comm, subjects)?;
+    let lines = header(comm, settings, &columns);
+    let seen = table(comm, subjects, &lines, |subject, buffer| {
+        let timed = timing::time(comm, subject, buffer, EFFORT)?;
+        let row = row(&timed, &columns);
+        Ok((timed, row))
+    })?;
+    if comm.rank() == 0 {
         output::line(&summary(&seen))?;
         if settings.learn {
             learn(comm, settings.collective, &seen)?;
@@ -78,11 +73,84 @@ pub(super) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
+fn levels(
+    comm: &Communicator,
+    settings: &Settings,
+    subjects: &[Subject],
+) -> anyhow::Result<ExitCode> {
+    let title = format!(
+        "# {} of {}: microseconds at each level, the quickest of {} rounds or more",
+        settings.collective, settings.data_types[0], LEVEL_EFFORT.rounds
+    );
+    let names = format!("# {:>10} {:>12} {:>12} {:>8}  algorithms", "size", "run", "shape", "cost");
+    let ratios = table(comm, subjects, &[first_line(comm), title, names], |subject, buffer| {
+        let call = subject.call(comm.size());
+        let calls = LEVELS.map(|level| Call { level: Some(level), ..call });
+        let times = timing::time_calls(comm, subject, buffer, LEVEL_EFFORT, calls.into_iter())?;
+        let (run, shape) = (times[0], times[1]);
+        let ratio = shape / run;
+        let mut chosen = Vec::new();
+        for call in calls {
+            chosen.push(comm.candidates(&call.of_library())?.algorithm.name());
+        }
+        chosen.dedup();
+        let bytes = subject.table_bytes(comm.size());
+        let cost = (ratio - 1.0) * 100.0;
+        let chosen = chosen.join(", ");
+        Ok((ratio, format!("{bytes:>12} {run:>12.2} {shape:>12.2} {cost:>7.1}%  {chosen}")))
+    })?;
+    if comm.rank() == 0 {
+        output::line(&format!("# level shape costs {:.1} % in the mean", mean_cost(&ratios)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What ratios cost in the geometric mean, in percent.
+fn mean_cost(ratios: &[f64]) -> f64 {
+    let count = u32::try_from(ratios.len().max(1)).unwrap_or(u32::MAX);
+    let sum: f64 = ratios.iter().map(|ratio| ratio.ln()).sum();
+    ((sum / f64::from(count)).exp() - 1.0) * 100.0
+}
+
+/// One row for each subject, printed by rank 0. All ranks call it.
+fn table<T>(
+    comm: &Communicator,
+    subjects: &[Subject],
+    header: &[String],
+    mut measure: impl FnMut(&Subject, &mut Buffer) -> anyhow::Result<(T, String)>,
+) -> anyhow::Result<Vec<T>> {
+    let progress = (comm.rank() == 0).then(|| Progress::new(Some(subjects.len() as u64)));
+    let mut printed = Ok(());
+    if let Some(progress) = &progress {
+        printed = header.iter().try_for_each(|line| progress.line(line));
+    }
+    let greatest = subjects.iter().map(|subject| subject.layout(comm.size()).table_bytes()).max();
+    // A call that has no form in place needs two.
+    let mut buffer = Buffer::new(2 * greatest.unwrap_or(0), 0);
+    let mut seen = Vec::new();
+    for subject in subjects {
+        let stop = ranks::all_gather(comm, &[u8::from(printed.is_err())])?;
+        if stop.concat().contains(&1) {
+            break;
+        }
+        if let Some(progress) = &progress {
+            progress.at(size::display(subject.bytes));
+        }
+        let (found, row) = measure(subject, &mut buffer)?;
+        if let Some(progress) = &progress {
+            printed = progress.row(&row);
+        }
+        seen.push(found);
+    }
+    printed?;
+    Ok(seen)
+}
+
 /// The algorithms that can do any of the calls.
 fn columns(comm: &Communicator, subjects: &[Subject]) -> anyhow::Result<Vec<Algorithm>> {
     let mut able = Vec::new();
     for subject in subjects {
-        let choice = comm.candidates(&subject.call(comm.size(), None).of_library())?;
+        let choice = comm.candidates(&subject.call(comm.size()).of_library())?;
         able.extend(timing::admitted(&choice));
     }
     Ok(Algorithm::ALL.into_iter().filter(|algorithm| able.contains(algorithm)).collect())
@@ -96,12 +164,7 @@ fn header(comm: &Communicator, settings: &Settings, columns: &[Algorithm]) -> Ve
     let names: String =
         columns.iter().map(|name| format!(" {name:>width$}", width = width(*name))).collect();
     vec![
-        format!(
-            "# ringway {} {} ranks {}",
-            env!("CARGO_PKG_VERSION"),
-            comm.describe(),
-            comm.size()
-        ),
+        first_line(comm),
         format!(
             "# {} of {}: microseconds by each algorithm, the quickest of {} rounds or more",
             settings.collective, settings.data_types[0], EFFORT.rounds
@@ -109,6 +172,10 @@ fn header(comm: &Communicator, settings: &Settings, columns: &[Algorithm]) -> Ve
         format!("# * is the planner's choice; its prices are {prices}"),
         format!("# {:>10}{names}  above best", "size"),
     ]
+}
+
+fn first_line(comm: &Communicator) -> String {
+    format!("# ringway {} {} ranks {}", env!("CARGO_PKG_VERSION"), comm.describe(), comm.size())
 }
 
 fn width(algorithm: Algorithm) -> usize {
@@ -190,5 +257,12 @@ mod tests {
              the worst is ring at 64 B, 25 % above"
         );
         assert!(summary(&[]).contains("0 of 0"));
+    }
+
+    #[test]
+    fn costs_are_geometric_means() {
+        assert!((mean_cost(&[2.0, 0.5])).abs() < 1e-9);
+        assert!((mean_cost(&[1.1, 1.1]) - 10.0).abs() < 1e-9);
+        assert!(mean_cost(&[]).abs() < 1e-9);
     }
 }

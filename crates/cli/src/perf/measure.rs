@@ -266,6 +266,7 @@ impl<'a> Bench<'a> {
                 _ => 1.0,
             },
             algorithm: None,
+            level: None,
         }
     }
 }

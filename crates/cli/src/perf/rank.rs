@@ -44,8 +44,8 @@ fn measure_and_report(mut settings: Settings, place: &Place) -> anyhow::Result<E
     let comm = &comm;
     agree_on_sizes(comm, &mut settings)?;
     let roots = settings.roots(comm.size())?;
-    if settings.compare {
-        return compare::run(comm, &settings, roots.first().copied().flatten());
+    if let Some(what) = settings.compare {
+        return compare::run(comm, &settings, what, roots.first().copied().flatten());
     }
     let devices = identity::exchange(comm)?;
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use ringway::Communicator;
 use ringway_plan::algorithm::Algorithm;
-use ringway_plan::types::{Collective, DataType, ReduceOp};
+use ringway_plan::types::{Collective, DataType, Level, ReduceOp};
 
 /// One call, with NCCL's meaning of `count`: per rank for all_gather and reduce_scatter, per
 /// peer for all_to_all, gather and scatter, in all for the others.
@@ -21,6 +21,8 @@ pub(crate) struct Call {
     pub(crate) scalar: f64,
     /// `None`: the planner's choice.
     pub(crate) algorithm: Option<Algorithm>,
+    /// `None`: that of the communicator.
+    pub(crate) level: Option<Level>,
 }
 
 /// What the measurement asks of a communicator.
@@ -56,6 +58,7 @@ impl Call {
         call.scalar = self.scalar;
         call.deadline = self.deadline;
         call.algorithm = self.algorithm;
+        call.level = self.level;
         call
     }
 }
@@ -125,6 +128,7 @@ pub(crate) fn all_gather(comm: &dyn Collectives, own: &[u8]) -> anyhow::Result<V
         deadline: None,
         scalar: 1.0,
         algorithm: None,
+        level: None,
     };
     let mut all = vec![0; own.len() * comm.size() as usize];
     comm.call(&call, own, &mut all)?;

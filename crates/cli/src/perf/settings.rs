@@ -87,8 +87,8 @@ pub(crate) struct Settings {
     pub(crate) parallel_init: bool,
     /// Variables by which the choices on the command line reach the library.
     pub(crate) variables: Vec<(&'static str, String)>,
-    /// Whether every algorithm is timed beside the others (`--algo all`).
-    pub(crate) compare: bool,
+    /// What is timed beside each other, in a table of its own.
+    pub(crate) compare: Option<Compare>,
     /// Whether what is seen goes into the tuning file.
     pub(crate) learn: bool,
     /// Remarks on options that were read but do nothing.
@@ -149,7 +149,7 @@ impl Settings {
             json: args.json.clone(),
             parallel_init: args.foreign.parallel_init > 0,
             variables: variables(args),
-            compare: compares(args),
+            compare: Compare::asked(args),
             learn: args.learn,
             notes,
         })
@@ -208,37 +208,66 @@ fn sweep(args: &PerfArgs) -> anyhow::Result<Sweep> {
 
 fn variables(args: &PerfArgs) -> Vec<(&'static str, String)> {
     let transport = args.transport.map(|transport| transport.name().to_owned());
-    let level = args.level.map(|level| level.name().to_owned());
+    let level = match args.level {
+        Some(Choice::One(level)) => Some(level.name().to_owned()),
+        _ => None,
+    };
     // For what is measured alone: barriers and the like around it are nobody's choice.
-    let algo =
-        args.algo.as_ref().filter(|_| !compares(args)).map(|algo| match algo.contains(':') {
-            true => algo.clone(),
-            false => format!("{}:{algo}", args.collective.name()),
-        });
+    let algo = args.algo.as_ref().filter(|algo| !all(algo)).map(|algo| match algo.contains(':') {
+        true => algo.clone(),
+        false => format!("{}:{algo}", args.collective.name()),
+    });
     [("RINGWAY_TRANSPORT", transport), ("RINGWAY_LEVEL", level), ("NCCL_ALGO", algo)]
         .into_iter()
         .filter_map(|(name, value)| Some((name, value?)))
         .collect()
 }
 
-fn compares(args: &PerfArgs) -> bool {
-    args.algo.as_ref().is_some_and(|algo| algo.eq_ignore_ascii_case("all"))
+fn all(word: &str) -> bool {
+    word.eq_ignore_ascii_case("all")
 }
 
-/// `--algo all` makes a table of its own, of one kind of call.
-fn check_compare(args: &PerfArgs) -> anyhow::Result<()> {
-    if !compares(args) {
-        anyhow::ensure!(!args.learn, "--learn: only with --algo all");
-        return Ok(());
+/// What is timed beside each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compare {
+    /// Every algorithm (`--algo all`).
+    Algorithms,
+    /// Every level (`--level all`).
+    Levels,
+}
+
+impl Compare {
+    fn asked(args: &PerfArgs) -> Option<Self> {
+        if args.algo.as_ref().is_some_and(|algo| all(algo)) {
+            return Some(Self::Algorithms);
+        }
+        (args.level == Some(Choice::All)).then_some(Self::Levels)
     }
+
+    fn option(self) -> &'static str {
+        match self {
+            Self::Algorithms => "--algo all",
+            Self::Levels => "--level all",
+        }
+    }
+}
+
+/// A comparison makes a table of its own, of one kind of call.
+fn check_compare(args: &PerfArgs) -> anyhow::Result<()> {
+    let asked = Compare::asked(args);
+    let learns = asked == Some(Compare::Algorithms);
+    anyhow::ensure!(learns || !args.learn, "--learn: only with --algo all");
+    let Some(option) = asked.map(Compare::option) else { return Ok(()) };
+    let both = learns && args.level == Some(Choice::All);
+    anyhow::ensure!(!both, "--algo all and --level all: one at a time");
     let many = args.data_type == Choice::All
         || args.root == Choice::All
         || (args.op == Choice::All && args.collective.reduces());
-    anyhow::ensure!(!many, "--algo all: choose one -d, one -o and one -r");
-    anyhow::ensure!(args.json.is_none(), "--algo all: its table has no JSON form; drop -J");
+    anyhow::ensure!(!many, "{option}: choose one -d, one -o and one -r");
+    anyhow::ensure!(args.json.is_none(), "{option}: its table has no JSON form; drop -J");
     anyhow::ensure!(
         args.collective != Collective::SendRecv,
-        "--algo all: sendrecv is planned for each pair of ranks; there is nothing to choose"
+        "{option}: sendrecv is planned for each pair of ranks; there is nothing to choose"
     );
     Ok(())
 }
@@ -361,6 +390,8 @@ mod tests {
             ("all_produce", "all_to_all"),
             ("all_reduce --level fast", "run, shape"),
             ("all_reduce --learn", "only with --algo all"),
+            ("all_reduce --algo all --level all", "one at a time"),
+            ("all_reduce --level all -d all", "--level all: choose one -d"),
             ("all_reduce --algo all -d all", "choose one -d"),
             ("all_reduce --algo all -J x.json", "drop -J"),
             ("sendrecv --algo all", "nothing to choose"),

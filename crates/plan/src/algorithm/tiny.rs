@@ -2,7 +2,8 @@
 //!
 //! A card is one cache line that holds the values and the word that says they are there, so a reader
 //! fetches both at once. Only inside a host, and only for what fits a card: either all that a rank
-//! has to show, or, where each rank wants another block of it, each block on cards of its own.
+//! has to show, or, where each rank wants another block of it, each block on cards of its own. What a root shows
+//! to many goes on from rank to rank, so that not all of them fetch it from one core.
 
 use crate::build::Builder;
 use crate::plan::{CARD_BYTES, CARDS_MAX, Operand};
@@ -34,13 +35,21 @@ pub(super) fn supports(problem: &Problem, hosts: &[u32]) -> Result<(), String> {
     }
 }
 
+/// Ranks that look at the cards of one, where many are to see them.
+const READERS: u32 = 4;
+
+/// Cards of a broadcast, at most: past that, a copy in one piece is quicker.
+const BROADCAST_CARDS: u64 = 10;
+
 /// How values stand on cards.
 #[derive(Clone, Copy)]
 struct Deck {
     /// Values of a card.
     values: u64,
-    /// Cards for the block of each rank; `None` where one card holds all.
+    /// Cards for each block; `None` where one card holds all.
     per_block: Option<u64>,
+    /// Blocks that stand on cards of their own.
+    blocks: u32,
 }
 
 impl Deck {
@@ -48,7 +57,12 @@ impl Deck {
         let values = CARD_BYTES / problem.data_type.size() as u64;
         let shown = (0..problem.ranks).filter_map(|rank| shown(problem, rank));
         if shown.max().unwrap_or(0) <= values {
-            return Some(Self { values, per_block: None });
+            return Some(Self { values, per_block: None, blocks: 1 });
+        }
+        if problem.collective == Collective::Broadcast {
+            let each = problem.count().div_ceil(values);
+            let deck = Self { values, per_block: Some(each), blocks: 1 };
+            return (each <= BROADCAST_CARDS).then_some(deck);
         }
         let scattered = matches!(
             problem.collective,
@@ -58,11 +72,11 @@ impl Deck {
         let each = longest.unwrap_or(0).div_ceil(values);
         let cards = each.checked_mul(u64::from(problem.ranks));
         let fits = scattered && cards.is_some_and(|cards| cards <= CARDS_MAX as u64);
-        fits.then_some(Self { values, per_block: Some(each) })
+        fits.then_some(Self { values, per_block: Some(each), blocks: problem.ranks })
     }
 
-    fn cards(self, ranks: u32) -> u16 {
-        let cards = self.per_block.map_or(1, |each| each * u64::from(ranks));
+    fn cards(self) -> u16 {
+        let cards = self.per_block.map_or(1, |each| each * u64::from(self.blocks));
         u16::try_from(cards).expect("few cards")
     }
 
@@ -71,7 +85,8 @@ impl Deck {
         let Some(each) = self.per_block else {
             return vec![Cut { card: 0, skip: extent.start, values: extent }];
         };
-        (u64::from(of) * each..)
+        let block = if self.blocks == 1 { 0 } else { u64::from(of) };
+        (block * each..)
             .zip(extent.pieces(self.values))
             .map(|(card, values)| Cut {
                 card: u16::try_from(card).expect("few cards"),
@@ -106,7 +121,10 @@ pub(super) fn build(builder: &mut Builder<'_>) {
     let (problem, rank, ranks) = (context.problem, context.rank, context.ranks());
     let deck = Deck::of(problem).expect("supports() has looked");
     builder.lane(0);
-    builder.cards(deck.cards(ranks));
+    builder.cards(deck.cards());
+    if problem.collective == Collective::Broadcast {
+        return broadcast(builder, deck);
+    }
     // Each begins with another, so that not all fetch the same line at once.
     let peers: Vec<Rank> = (1..ranks).map(|distance| (rank + distance) % ranks).collect();
     if let Some(count) = shown(problem, rank) {
@@ -130,6 +148,34 @@ pub(super) fn build(builder: &mut Builder<'_>) {
         Collective::Reduce => {}
         Collective::ReduceScatter => fold(builder, deck, &peers, problem.block(rank)),
         _ => collect(builder, deck, &peers),
+    }
+}
+
+/// Root shows; others see, and those with others behind them show in turn.
+fn broadcast(builder: &mut Builder<'_>, deck: Deck) {
+    let context = builder.context();
+    let (problem, rank, ranks) = (context.problem, context.rank, context.ranks());
+    let distance = |rank: Rank| (rank + ranks - problem.root) % ranks;
+    let readers = if ranks > 2 * READERS { READERS } else { ranks };
+    let is_root = rank == problem.root;
+    let is_read = distance(rank).checked_mul(readers).is_some_and(|first| first + 1 < ranks);
+    let before = (distance(rank).saturating_sub(1) / readers + problem.root) % ranks;
+    let whole = Extent::new(0, problem.count());
+    for cut in deck.cuts(0, whole) {
+        let (place, source) = (builder.output(cut.values), builder.input(cut.values));
+        if is_root {
+            builder.show(0, source, cut.card);
+        } else if cut.values.count > 0 {
+            builder.see(0, before, cut.card);
+            let seen = builder.card(before, cut.card, 0, cut.values.count);
+            builder.copy(0, seen, place);
+            if is_read {
+                builder.show(0, place, cut.card);
+            }
+        }
+    }
+    if is_root {
+        builder.copy(0, builder.input(whole), builder.output(whole));
     }
 }
 
@@ -161,7 +207,6 @@ fn collect(builder: &mut Builder<'_>, deck: Deck, peers: &[Rank]) {
     let (problem, rank) = (context.problem, context.rank);
     // What this rank gets of `from`: where it stands in that rank's input, and where it goes.
     let wanted = |from: Rank| match problem.collective {
-        Collective::Broadcast if from == problem.root => (Extent::new(0, problem.count()), 0),
         Collective::Scatter if from == problem.root => (problem.block(rank), 0),
         Collective::AllGather => {
             (Extent::new(0, problem.block(from).count), problem.block(from).start)

@@ -108,6 +108,9 @@ impl ShmLink {
     /// Compares calls up to `sequence` with those the peer has announced: whether it has entered
     /// all of them.
     fn agree(&mut self, sequence: u64) -> Result<bool, Trouble> {
+        // What was announced long ago one of the two may have announced over. A tag covers all calls
+        // before it, so the last ones tell as much.
+        self.agreed = self.agreed.max(sequence.saturating_sub(segment::ANNOUNCED / 2));
         while self.agreed <= sequence {
             let next = self.agreed;
             let Some(theirs) = flags::posted(self.theirs.announcement(next), next) else {
@@ -332,5 +335,58 @@ impl Link for ShmLink {
 
     fn description(&self) -> &LinkDescription {
         &self.description
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// This rank's link to another, and the segments of both.
+    fn link() -> (ShmLink, [Arc<Segment>; 2]) {
+        let layout = Layout::new(2, 1 << 16);
+        let segment = || Arc::new(Segment::create(layout).expect("memory for a segment").0);
+        let (own, theirs) = (segment(), segment());
+        let description = LinkDescription {
+            peer: 1,
+            transport: "SHM",
+            detail: String::new(),
+            reason: String::new(),
+        };
+        let bell = Bell::new().expect("a descriptor for a bell");
+        let attached =
+            Attached { peer: 1, segment: Arc::clone(&theirs), bell, reach: Ok(Reach::own()) };
+        (ShmLink::new(0, Arc::clone(&own), attached, description), [own, theirs])
+    }
+
+    fn tag(sequence: u64) -> OperationTag {
+        OperationTag { sequence, tag: 7 }
+    }
+
+    /// Ranks may have nothing to do with each other in many operations. When they do again, one of
+    /// them may just have announced over an operation that the other still shows.
+    #[test]
+    fn calls_long_ago_are_not_taken_for_others() {
+        for apart in 0..8 {
+            for last in 0..3 * segment::ANNOUNCED {
+                let (mut link, [own, theirs]) = link();
+                (0..=last).for_each(|sequence| announce(&own, tag(sequence)));
+                (0..=last.saturating_sub(apart))
+                    .for_each(|sequence| announce(&theirs, tag(sequence)));
+                assert_eq!(link.undisputed(tag(last)), Ok(()), "{apart} behind at {last}");
+            }
+        }
+    }
+
+    #[test]
+    fn another_call_is_seen_however_long_ago_the_last_look_was() {
+        for last in 0..3 * segment::ANNOUNCED {
+            let (mut link, [own, theirs]) = link();
+            (0..=last).for_each(|sequence| announce(&own, tag(sequence)));
+            (0..last).for_each(|sequence| announce(&theirs, tag(sequence)));
+            announce(&theirs, OperationTag { sequence: last, tag: 8 });
+            let seen = link.undisputed(tag(last));
+            assert_eq!(seen, Err(Trouble::Mismatch { peer: 1, sequence: last }), "at {last}");
+        }
     }
 }
