@@ -253,6 +253,29 @@ fn links_are_spread_over_rails() {
 }
 
 #[test]
+fn rails_that_are_required_and_missing_are_an_error() {
+    if !need::namespaces() {
+        return;
+    }
+    let network = Network::new(2, Family::V4);
+    let wanted = [("RINGWAY_REQUIRE", "rails=2")];
+    let fails = |said: &str| {
+        let ends: Vec<Finished> =
+            network.start(&SHORT, &wanted).into_iter().map(Running::finish).collect();
+        assert!(ends.iter().all(|end| end.status.code() == Some(2)), "{}", ends[0].stderr);
+        let told = ends.iter().all(|end| end.stderr.contains("RINGWAY_REQUIRE=rails=2"));
+        assert!(told && ends[0].stderr.contains(said), "{}", ends[0].stderr);
+    };
+    fails("is not met: 1 rails lead from rank 0");
+    network.second_rail(false);
+    fails("is not met: rail eth1 10.78.0.1 to rank");
+    network.on(0, &["link", "del", "eth1"]);
+    network.on(1, &["link", "del", "eth1"]);
+    network.second_rail(true);
+    network.run(&SHORT, &wanted);
+}
+
+#[test]
 fn a_rail_that_is_down_is_given_up_with_a_word() {
     if !need::namespaces() {
         return;

@@ -28,6 +28,8 @@ const RAIL_PATIENCE: Duration = Duration::from_secs(1);
 pub(crate) struct Connections {
     pub(crate) least: u16,
     pub(crate) most: u16,
+    /// Rails that `RINGWAY_REQUIRE` asks for; 0 where it does not.
+    pub(crate) rails: usize,
 }
 
 /// Connections that peers have opened to this rank, by peer and number.
@@ -227,7 +229,15 @@ pub(crate) fn connect(
             Err(error) => {
                 wait.look(health);
                 if let Some(at) = rail.filter(|_| tried.elapsed() >= RAIL_PATIENCE) {
-                    log_unused(session.rank, peer, rails.remove(at).0, &error.to_string());
+                    log_unused(session.rank, peer, rails[at].0, &error.to_string());
+                    if rails.len() <= wanted.rails {
+                        let rail = rails[at].0;
+                        let ways = wanted.rails;
+                        return Err(Error::usage(format!(
+                            "RINGWAY_REQUIRE=rails={ways} is not met: rail {rail} to rank {peer} does not answer: {error}"
+                        )));
+                    }
+                    rails.remove(at);
                     tried = Instant::now();
                 }
             }

@@ -103,6 +103,7 @@ impl Communicator {
         let connections = Connections {
             least: number(config.sockets_per_peer()),
             most: number(config.sockets_per_peer_most()),
+            rails: rails_required(&config),
         };
         let rails = rails::count(&session.peers);
         tracing::info!(
@@ -158,8 +159,38 @@ impl Communicator {
     }
 }
 
+/// Rails that `RINGWAY_REQUIRE` asks for; 0 where it does not.
+fn rails_required(config: &Config) -> usize {
+    let rails = config.require.iter().filter_map(|requirement| match requirement {
+        Requirement::Rails(count) => Some(*count as usize),
+        _ => None,
+    });
+    rails.max().unwrap_or(0)
+}
+
 /// `RINGWAY_REQUIRE`: a worse choice is an error at start.
 fn require(session: &Session, config: &Config, colocation: &Colocation) -> Result<()> {
+    require_shm(session, config, colocation)?;
+    let (me, wanted) = (&session.peers[session.rank as usize], rails_required(config));
+    for peer in session.peers.iter().filter(|peer| wanted > 0 && !me.same_network(peer)) {
+        let found = rails::pair(me, peer);
+        if found.pairs.len() < wanted {
+            let unused: Vec<String> =
+                found.refused.iter().map(|(rail, why)| format!("; not {rail}: {why}")).collect();
+            return Err(Error::usage(format!(
+                "RINGWAY_REQUIRE=rails={wanted} is not met: {} rails lead from {} to {}{}",
+                found.pairs.len(),
+                me.identity(),
+                peer.identity(),
+                unused.concat(),
+            ))
+            .with_culprits(vec![peer.identity()]));
+        }
+    }
+    Ok(())
+}
+
+fn require_shm(session: &Session, config: &Config, colocation: &Colocation) -> Result<()> {
     if !config.require.contains(&Requirement::Shm) {
         return Ok(());
     }

@@ -108,7 +108,8 @@ pub(super) static TABLE: &[Entry] = &[
         |c| c.transport.to_string()),
     entry(TRANSPORT, "RINGWAY_REQUIRE", "list of shm, rdma, gdr, p2p, rails=N",
         "What the job insists on; anything worse, or a word that is not understood, is an error \
-         at start. This version can meet shm.",
+         at start. This version can meet shm, and rails=N: so many network interfaces, side by side, \
+         between any two hosts.",
         |c, v| put(&mut c.require, Ok(parse::words(v).into_iter().map(Requirement::parse).collect())),
         |c| list_or(&c.require, "nothing")),
     entry(TRANSPORT, "NCCL_SHM_DISABLE", "0 or 1",

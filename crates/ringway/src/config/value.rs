@@ -336,10 +336,9 @@ impl Requirement {
     #[must_use]
     pub fn why_impossible(&self) -> Option<String> {
         let missing = match self {
-            Self::Shm => return None,
+            Self::Shm | Self::Rails(_) => return None,
             Self::Rdma => "has no RDMA transport",
             Self::Gdr | Self::P2p => "moves host memory only",
-            Self::Rails(_) => "does not count network rails",
             Self::Unknown(word) => {
                 let names = ["shm", "rdma", "gdr", "p2p", "rails=N"].into_iter();
                 return Some(parse::not_one_of(word, names));
