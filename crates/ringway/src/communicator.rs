@@ -5,6 +5,7 @@
 //! in the same order. It can be used from several threads, and several communicators can be used
 //! at once.
 
+mod choice;
 mod colocation;
 mod connect;
 mod engine;

@@ -157,6 +157,10 @@ fn hosts_share_memory_inside_and_use_the_network_between() {
         );
         assert_eq!(lines(&ends[0], &["0[0] -> 1[1]", "via SHM"]).len(), 1, "{}", ends[0].stderr);
         assert_eq!(lines(&ends[0], &["0[0] -> 2[2]", "via SHM"]).len(), 0, "{}", ends[0].stderr);
+        assert_eq!(lines(&ends[0], &["NET/Socket : Using [0]eth0:10.77.0.1<0>"]).len(), 1);
+        let far = 2 * hosts - 2;
+        let far = format!("reaches 1 by shared memory, single copy, {far} over sockets (");
+        assert_eq!(lines(&ends[0], &[&far]).len(), 1, "{}", ends[0].stderr);
         let complete = format!("nNodes {hosts} localRanks 2");
         assert_eq!(lines(&ends[0], &[&complete]).len(), 1, "{}", ends[0].stderr);
         // Whoever goes over the network says why it is not memory, and what would help.

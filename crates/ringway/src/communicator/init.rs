@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
+use super::choice;
 use super::colocation::{self, Colocation};
 use super::connect::{Arrivals, Connections, Door};
 use super::engine::{Engine, ScratchUse};
@@ -14,7 +15,7 @@ use super::{Communicator, Desk, Inner, settings, tuned};
 use crate::bootstrap::Session;
 use crate::bootstrap::frame::{ControlStream, FrameError};
 use crate::bootstrap::rails;
-use crate::config::{Config, Requirement};
+use crate::config::Config;
 use crate::control::{Acceptor, Control, ControlLink, ControlSetup, Journal};
 use crate::error::{Error, Result};
 use crate::executor::Links;
@@ -67,17 +68,13 @@ impl Communicator {
         let bell = Bell::new()?;
         let colocation = colocation::discover(&mut session, &config, (layout, &descriptor, &bell))?;
         drop(descriptor);
-        require(&session, &config, &colocation)?;
+        choice::require(&session, &config, &colocation)?;
+        choice::announce(&session, &colocation);
         let Colocation { hosts, attached, refusals, unreadable } = colocation;
         let measured = tuned::agree(&mut session, &config, &hosts)?;
         let mut links = Links::new(rank, size, Arc::clone(&own), bell.clone());
         for one in attached {
             let peer = one.peer;
-            tracing::info!(
-                target: log::INIT_SHM,
-                rank = u64::from(rank),
-                "Channel 00 : {rank}[{rank}] -> {peer}[{peer}] via SHM/direct"
-            );
             let description = LinkDescription {
                 peer,
                 transport: "SHM",
@@ -85,13 +82,6 @@ impl Communicator {
                 reason: "same host: boot id and probe agree".to_owned(),
             };
             links.insert(peer, Box::new(ShmLink::new(rank, Arc::clone(&own), one, description)));
-        }
-        if let Some(why) = unreadable.as_ref().filter(|_| rank == 0) {
-            tracing::info!(
-                target: log::INIT_SHM,
-                rank = u64::from(rank),
-                "large messages inside a host are copied twice, not once: {why}"
-            );
         }
         let journal = Arc::new(Journal::new());
         let arrivals = Arc::new(Arrivals::default());
@@ -103,7 +93,7 @@ impl Communicator {
         let connections = Connections {
             least: number(config.sockets_per_peer()),
             most: number(config.sockets_per_peer_most()),
-            rails: rails_required(&config),
+            rails: choice::rails_required(&config),
         };
         let rails = rails::count(&session.peers);
         tracing::info!(
@@ -157,56 +147,6 @@ impl Communicator {
         };
         Ok(Self { inner: Arc::new(inner) })
     }
-}
-
-/// Rails that `RINGWAY_REQUIRE` asks for; 0 where it does not.
-fn rails_required(config: &Config) -> usize {
-    let rails = config.require.iter().filter_map(|requirement| match requirement {
-        Requirement::Rails(count) => Some(*count as usize),
-        _ => None,
-    });
-    rails.max().unwrap_or(0)
-}
-
-/// `RINGWAY_REQUIRE`: a worse choice is an error at start.
-fn require(session: &Session, config: &Config, colocation: &Colocation) -> Result<()> {
-    require_shm(session, config, colocation)?;
-    let (me, wanted) = (&session.peers[session.rank as usize], rails_required(config));
-    for peer in session.peers.iter().filter(|peer| wanted > 0 && !me.same_network(peer)) {
-        let found = rails::pair(me, peer);
-        if found.pairs.len() < wanted {
-            let unused: Vec<String> =
-                found.refused.iter().map(|(rail, why)| format!("; not {rail}: {why}")).collect();
-            return Err(Error::usage(format!(
-                "RINGWAY_REQUIRE=rails={wanted} is not met: {} rails lead from {} to {}{}",
-                found.pairs.len(),
-                me.identity(),
-                peer.identity(),
-                unused.concat(),
-            ))
-            .with_culprits(vec![peer.identity()]));
-        }
-    }
-    Ok(())
-}
-
-fn require_shm(session: &Session, config: &Config, colocation: &Colocation) -> Result<()> {
-    if !config.require.contains(&Requirement::Shm) {
-        return Ok(());
-    }
-    let me = &session.peers[session.rank as usize];
-    for peer in session.peers.iter().filter(|peer| peer.boot_id == me.boot_id) {
-        let refusal = &colocation.refusals[peer.rank as usize];
-        if !refusal.is_empty() {
-            return Err(Error::usage(format!(
-                "RINGWAY_REQUIRE=shm is not met: {} and {} are on one host but share no memory: {refusal}",
-                me.identity(),
-                peer.identity(),
-            ))
-            .with_culprits(vec![peer.identity()]));
-        }
-    }
-    Ok(())
 }
 
 fn start_control(
