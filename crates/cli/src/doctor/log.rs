@@ -1,39 +1,233 @@
-//! Reading logs for `ringway doctor --log`.
+//! `ringway doctor --log`: reads logs of jobs and machines and says what went wrong.
 //!
-//! *Invariant*: memory is bounded whatever the input.
+//!     lines ─► rules (words) · nccl (forms) · device (codes) · curve, perftest (tables) ─► conclude ─► Report
+//!
+//! Files are read one after another as if they were one job's. *Invariant*: one pass, in memory that grows
+//! with ranks and distinct facts, each part with a limit; no input makes it panic.
 
+mod conclude;
+mod curve;
+mod device;
+mod job;
+mod lines;
+mod nccl;
+mod perftest;
+mod rules;
+mod sight;
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufRead as _, BufReader, Read};
-use std::path::PathBuf;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use memchr::{memchr, memmem};
 
-use super::finding::{Finding, Report, Verdict};
+use self::curve::Tables;
+use self::device::Devices;
+use self::job::Job;
+use self::lines::Totals;
+use self::perftest::Perftest;
+use self::rules::{In, Rules};
+use self::sight::{Place, Sight};
+use super::finding::Report;
 
 /// Reads the files one after another.
 pub(crate) fn examine(paths: &[PathBuf]) -> anyhow::Result<Report> {
-    let mut report = Report::new("log");
-    let mut lines = 0_u64;
+    let mut reader = Reader::new()?;
     for path in paths {
-        let source: Box<dyn Read> = match path.to_str() {
-            Some("-") => Box::new(io::stdin().lock()),
-            _ => Box::new(File::open(path).with_context(|| path.display().to_string())?),
-        };
-        for line in BufReader::new(source).split(b'\n') {
-            line.with_context(|| path.display().to_string())?;
-            lines += 1;
+        if path == Path::new("-") {
+            reader.read("stdin", &mut io::stdin().lock())?;
+        } else {
+            let name = path.display().to_string();
+            let mut file = File::open(path).with_context(|| name.clone())?;
+            reader.read(&name, &mut file)?;
         }
     }
-    report.fact("lines", lines.to_string());
-    if lines == 0 {
-        report.findings.push(
-            Finding::new("input", "log-empty", Verdict::Unknown, "there is nothing to read")
-                .seen("no line in any file")
-                .costs("nothing is known")
-                .fixed_by("set NCCL_DEBUG=INFO and run again"),
-        );
-    } else {
-        report.findings.push(Finding::new("input", "log-read", Verdict::Pass, "the log was read"));
-    }
-    Ok(report)
+    Ok(reader.report())
 }
+
+/// All that was read so far.
+pub(crate) struct Reader {
+    rules: Rules,
+    marker: memmem::Finder<'static>,
+    files: Vec<String>,
+    totals: Vec<Totals>,
+    seen: Seen,
+}
+
+/// What the lines said.
+pub(crate) struct Seen {
+    pub(crate) job: Job,
+    pub(crate) devices: Devices,
+    pub(crate) tables: Tables,
+    pub(crate) perftest: Perftest,
+    /// Rules that fitted, by number.
+    pub(crate) hits: BTreeMap<usize, Sight>,
+}
+
+impl Reader {
+    pub(crate) fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            rules: Rules::new()?,
+            marker: memmem::Finder::new(b"CCL "),
+            files: Vec::new(),
+            totals: Vec::new(),
+            seen: Seen {
+                job: Job::new(),
+                devices: Devices::new(),
+                tables: Tables::default(),
+                perftest: Perftest::default(),
+                hits: BTreeMap::new(),
+            },
+        })
+    }
+
+    /// Reads one file.
+    pub(crate) fn read(&mut self, name: &str, source: &mut dyn Read) -> anyhow::Result<()> {
+        let mut magic = [0_u8; 4];
+        let got = read_some(source, &mut magic).with_context(|| name.to_owned())?;
+        if magic[..got].starts_with(&[0x1f, 0x8b]) || magic == [0x28, 0xb5, 0x2f, 0xfd] {
+            bail!(
+                "{name} is compressed; give it as `zcat {name} | ringway doctor --log -` (or zstdcat)"
+            );
+        }
+        let file = u32::try_from(self.files.len()).unwrap_or(u32::MAX);
+        self.files.push(name.to_owned());
+        let mut whole = (&magic[..got]).chain(source);
+        let Self { rules, marker, seen, .. } = self;
+        let totals = lines::each(&mut whole, |line, bytes| {
+            see(seen, rules, marker, Place { file, line }, bytes);
+        })
+        .with_context(|| name.to_owned())?;
+        seen.tables.end_row();
+        self.totals.push(totals);
+        Ok(())
+    }
+
+    /// What it comes to.
+    pub(crate) fn report(self) -> Report {
+        conclude::report(self.seen, &self.files, &self.totals)
+    }
+}
+
+fn read_some(source: &mut dyn Read, into: &mut [u8]) -> io::Result<usize> {
+    let mut got = 0;
+    while got < into.len() {
+        match source.read(&mut into[got..]) {
+            Ok(0) => break,
+            Ok(many) => got += many,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(got)
+}
+
+/// Looks at one line.
+fn see(seen: &mut Seen, rules: &Rules, marker: &memmem::Finder<'_>, place: Place, bytes: &[u8]) {
+    let line = &*plain(bytes);
+    let parts = nccl::parts(line, marker);
+    if rules.touches(line) {
+        let where_ = match &parts {
+            Some(parts) if parts.word == b"WARN" => In::Warn,
+            Some(_) => In::Nccl,
+            None => In::Any,
+        };
+        if !seen.devices.read(line, parts.as_ref(), place) {
+            if let Some((number, _)) = rules.find(line, where_) {
+                let host = parts.as_ref().and_then(nccl::Parts::host);
+                seen.hits.entry(number).or_default().add(place, line, host);
+            } else if where_ == In::Warn {
+                other_warning(seen, line, parts.as_ref(), place);
+            }
+        }
+    } else if let Some(parts) = parts.as_ref().filter(|parts| parts.word == b"WARN") {
+        other_warning(seen, line, Some(parts), place);
+    }
+    let Some(parts) = parts else { return outside(seen, line, place) };
+    seen.job.nccl_lines += 1;
+    if parts.word == b"version" {
+        nccl::version(&mut seen.job, &parts, place, line);
+        return;
+    }
+    if seen.tables.is_open()
+        && parts.head.first().is_some_and(|byte| *byte == b' ' || byte.is_ascii_digit())
+        && let Some(piece) = std::str::from_utf8(parts.head).ok().and_then(curve::cut_row)
+    {
+        seen.tables.row(&piece, place);
+    }
+    if parts.word == b"INFO" {
+        nccl::learn(&mut seen.job, &parts, place, line);
+        // Two processes may write into one line.
+        if let Some(second) =
+            nccl::parts(parts.message, marker).filter(|second| second.word == b"INFO")
+        {
+            nccl::learn(&mut seen.job, &second, place, line);
+        }
+    }
+}
+
+fn other_warning(seen: &mut Seen, line: &[u8], parts: Option<&nccl::Parts<'_>>, place: Place) {
+    let Some(parts) = parts else { return };
+    // Alike but for numbers is the same.
+    let start = &parts.message[..parts.message.len().min(60)];
+    let kind: String = String::from_utf8_lossy(start)
+        .chars()
+        .filter(|c| !c.is_ascii_digit() && !c.is_control())
+        .collect();
+    seen.job.other_warnings.add(kind.trim(), place, line, parts.host());
+}
+
+/// A line that is none of NCCL's: a table of nccl-tests or perftest, perhaps.
+fn outside(seen: &mut Seen, line: &[u8], place: Place) {
+    let last = line.trim_ascii_end().last().copied().unwrap_or(0);
+    let is_comment = memchr(b'#', &line[..line.len().min(64)]).is_some();
+    let may_be_row = last.is_ascii_digit() || last == b'A';
+    let names_test = !is_comment && line.len() < 4096 && memmem::find(line, b"_perf").is_some();
+    if line.len() > 1024 && !names_test
+        || !(is_comment || may_be_row || names_test || seen.perftest.is_open())
+    {
+        if memmem::find(line, b"Device         :").is_some() {
+            seen.perftest.read(&String::from_utf8_lossy(line), place);
+        }
+        return;
+    }
+    let text = String::from_utf8_lossy(line);
+    if is_comment || names_test {
+        seen.tables.comment(&text, place);
+    } else if may_be_row {
+        seen.tables.row(&text, place);
+    }
+    if seen.perftest.is_open() || is_comment {
+        seen.perftest.read(&text, place);
+    }
+}
+
+/// The line without colours.
+fn plain(line: &[u8]) -> Cow<'_, [u8]> {
+    if memchr(0x1b, line).is_none() {
+        return Cow::Borrowed(line);
+    }
+    let mut kept = Vec::with_capacity(line.len());
+    let mut at = 0;
+    while at < line.len() {
+        if line[at] == 0x1b {
+            at += 1;
+            if line.get(at) == Some(&b'[') {
+                at += 1;
+                while line.get(at).is_some_and(|byte| !(0x40..=0x7e).contains(byte)) {
+                    at += 1;
+                }
+            }
+        } else {
+            kept.push(line[at]);
+        }
+        at += 1;
+    }
+    Cow::Owned(kept)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,216 @@
+//! What stands in the way on the network: addresses, ports, queue pairs, plugins, topology.
+
+use super::super::super::finding::Verdict::{Fail, Warn};
+use super::{In, Rule};
+
+pub(super) const RULES: &[Rule] = &[
+    Rule {
+        id: "gid-wrong",
+        group: "network",
+        verdict: Fail,
+        order: 140,
+        place: In::Nccl,
+        any: &["ibv_modify_qp failed", "ibv_modify_qp", "Call to ibv_query_gid"],
+        and: &[
+            "Network is unreachable",
+            "No such device",
+            "Invalid argument",
+            "No such file or directory",
+            "No data available",
+            "errno 22",
+            "errno 101",
+            "error 22",
+            "error 101",
+            "Unknown error -61",
+        ],
+        title: "a queue pair could not be connected: the GID (the RoCE address) cannot reach the peer",
+        cost: "the connection fails and the job with it",
+        fix: "unset NCCL_IB_GID_INDEX (2.21 and later choose by address family and RoCE version) and set \
+              NCCL_IB_ROCE_VERSION_NUM=2, NCCL_IB_ADDR_FAMILY; with an older version take the index that \
+              `show_gids` lists as RoCE v2 with a routable address. In pods the index differs per pod.",
+        cause: "The two ends use GIDs that cannot reach each other: an index that is RoCE v1, link-local or \
+                empty on one of them, ports in different subnets without a route, or a VLAN on one side only.",
+    },
+    Rule {
+        id: "qp-timeout",
+        group: "network",
+        verdict: Fail,
+        order: 142,
+        place: In::Nccl,
+        any: &["ibv_modify_qp failed"],
+        and: &["timed out", "errno 110", "error 110"],
+        title: "a queue pair could not be connected: the peer's address was not found in time",
+        cost: "the connection fails and the job with it",
+        fix: "ping from that interface to the peer's; check VLAN, ARP (arp_ignore, arp_announce with several \
+              interfaces in one subnet), and the switch.",
+        cause: "The address of the peer's RDMA port could not be resolved over the Ethernet below it.",
+    },
+    Rule {
+        id: "qp-failed",
+        group: "network",
+        verdict: Fail,
+        order: 144,
+        place: In::Nccl,
+        any: &["ibv_modify_qp failed"],
+        and: &[],
+        title: "a queue pair could not be connected",
+        cost: "the connection fails and the job with it",
+        fix: "check GIDs, MTU and subnet of both ports; NCCL_IB_HCA must name cards of one fabric.",
+        cause: "The two ports cannot be joined: different fabrics, MTU or address.",
+    },
+    Rule {
+        id: "connect-refused",
+        group: "network",
+        verdict: Fail,
+        order: 150,
+        place: In::Nccl,
+        any: &["Connection refused"],
+        and: &[],
+        title: "a rank could not reach another: connection refused",
+        cost: "the ranks cannot meet; NCCL tries for about 60 s",
+        fix: "look whether that rank ended earlier (its own log comes first); else open the ports between \
+              the hosts (NCCL takes any of ip_local_port_range) or set NCCL_SOCKET_IFNAME to the interface \
+              they share.",
+        cause: "The address answered but nobody listened there: the peer had already ended, a firewall \
+                rejects the port, or the peer announced an interface of its own (docker0, virbr0) that means \
+                another machine here.",
+    },
+    Rule {
+        id: "no-route",
+        group: "network",
+        verdict: Fail,
+        order: 148,
+        place: In::Nccl,
+        any: &["No route to host", "Network is unreachable"],
+        and: &[],
+        title: "a rank could not reach another: no route to its address",
+        cost: "the ranks cannot meet; NCCL tries for about 60 s",
+        fix: "set NCCL_SOCKET_IFNAME to the interface that all hosts share, as in NCCL_SOCKET_IFNAME==eth0 \
+              or ^docker,lo,virbr; \"no route\" at once is often a firewall.",
+        cause: "A rank announced the address of an interface that the others cannot reach: the first one \
+                that looked usable was not the one the hosts share.",
+    },
+    Rule {
+        id: "connect-timeout",
+        group: "network",
+        verdict: Fail,
+        order: 152,
+        place: In::Nccl,
+        any: &["Connection timed out", "connect timed out", "Operation now in progress"],
+        and: &["onnect"],
+        title: "a rank could not reach another: nobody answered",
+        cost: "the ranks cannot meet; NCCL tries for about 60 s",
+        fix: "open all ports between the hosts (security group, network policy, firewall), and set \
+              NCCL_SOCKET_IFNAME to the interface they share.",
+        cause: "Packets between two hosts are dropped: a firewall or security group, or an address of a \
+                network the hosts do not share.",
+    },
+    Rule {
+        id: "connect-abort",
+        group: "network",
+        verdict: Fail,
+        order: 154,
+        place: In::Nccl,
+        any: &["Software caused connection abort"],
+        and: &[],
+        title: "a connection was aborted while it was made",
+        cost: "the communicator is not made",
+        fix: "set NCCL_SOCKET_IFNAME to one interface that all hosts share.",
+        cause: "The socket was closed while connecting: often an interface that is up but joined to nothing.",
+    },
+    Rule {
+        id: "message-truncated",
+        group: "network",
+        verdict: Fail,
+        order: 156,
+        place: In::Nccl,
+        any: &["Message truncated : received", "Message truncated: received"],
+        and: &[],
+        title: "two ranks exchanged messages of different sizes",
+        cost: "the communicator is lost",
+        fix: "make all ranks call the same collectives in the same order with the same counts and types; \
+              NCCL_CHECK_MODE=DEBUG_GLOBAL (2.29.7) names the call.",
+        cause: "The ranks were not in the same call: counts, types or order of collectives differ between \
+                them, or they run different versions.",
+    },
+    Rule {
+        id: "plugin-broken",
+        group: "network",
+        verdict: Fail,
+        order: 158,
+        place: In::Any,
+        any: &[
+            "IBVERBS_PRIVATE_",
+            "Failed to find ncclNetPlugin",
+            "NET/OFI Failed to initialize",
+            "No eligible providers were found",
+            "Unable to find a protocol that worked",
+        ],
+        and: &[],
+        title: "the network plugin was found but did not load",
+        cost: "traffic falls to TCP: tens of Gb/s where EFA or InfiniBand give 3200",
+        fix: "take the plugin, libfabric and rdma-core from one release: a container's own rdma-core must not \
+              be mixed with the host's (LD_LIBRARY_PATH); NCCL_NET=<name> makes a fallback an error.",
+        cause: "The plugin for this network could not start: it was built for another libfabric or rdma-core \
+                than the one in this container.",
+    },
+    Rule {
+        id: "ib-async",
+        group: "network",
+        verdict: Fail,
+        order: 196,
+        place: In::Nccl,
+        any: &["Got async event", "Got async error event", "Got async error"],
+        and: &["NET/IB", "NET/IBext", "IB"],
+        title: "a network card reported an event on its own: port down, path or QP error",
+        cost: "transfers on that port fail some 30 s later with completion error 12",
+        fix: "look at the port: `ibstat`, `rdma link`, dmesg for \"Link down\", symbol errors and \
+              link_downed; change cable or transceiver if it flaps.",
+        cause: "A port of a network card went down or failed while the job ran.",
+    },
+    Rule {
+        id: "speed-unknown",
+        group: "topology",
+        verdict: Warn,
+        order: 420,
+        place: In::Nccl,
+        any: &["Could not get speed from"],
+        and: &[],
+        title: "the speed of an interface is not known, so 10 Gb/s is assumed",
+        cost: "the search for rings reckons with 1.25 GB/s for that interface",
+        fix: "set NCCL_SOCKET_IFNAME to the real card; in a VM give the speed in a topology file \
+              (NCCL_TOPO_FILE).",
+        cause: "A virtual interface without a speed was chosen.",
+    },
+    Rule {
+        id: "topology-unreadable",
+        group: "topology",
+        verdict: Warn,
+        order: 422,
+        place: In::Nccl,
+        any: &[
+            "Could not find real path of",
+            "Topology detection : could not read",
+            "Could not read node",
+        ],
+        and: &[],
+        title: "the PCI topology could not be read from /sys",
+        cost: "NCCL guesses distances: GPUDirect and ring order may be wrong, 25-56 % of bare metal in VMs",
+        fix: "mount the host's /sys into the container; in a VM use the cloud's topology file \
+              (NCCL_TOPO_FILE).",
+        cause: "The machine hides its PCI tree, as virtual machines do.",
+    },
+    Rule {
+        id: "topology-file-missing",
+        group: "topology",
+        verdict: Warn,
+        order: 418,
+        place: In::Nccl,
+        any: &["Could not open XML topology file", "Could not open topology file"],
+        and: &["NCCL WARN"],
+        title: "the topology file that was asked for cannot be opened",
+        cost: "in VMs without it 25-56 % of bare metal",
+        fix: "correct NCCL_TOPO_FILE; the path is looked up inside the container.",
+        cause: "NCCL_TOPO_FILE names a file that is not there.",
+    },
+];
