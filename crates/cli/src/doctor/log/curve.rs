@@ -168,7 +168,11 @@ impl Tables {
                 let redop = rest
                     .first()
                     .is_some_and(|word| word.parse::<f64>().is_err() && *word != "none");
-                let values = if rest.len() >= 8 { &rest[rest.len() - 8..] } else { &[] };
+                let values = match rest.len() {
+                    8.. => &rest[rest.len() - 8..],
+                    5..=6 => &rest[rest.len() - 4..], // out of place only
+                    _ => &[],
+                };
                 self.open = Some((size, Vec::with_capacity(8), redop, place));
                 self.values(values, line, place);
             }

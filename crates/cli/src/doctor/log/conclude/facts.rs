@@ -11,7 +11,8 @@ const SHOWN: usize = 8;
 /// Writes them.
 pub(super) fn write(seen: &Seen, totals: &[Totals], report: &mut Report) {
     let (lines, bytes) = totals.iter().fold((0, 0), |(l, b), t| (l + t.lines, b + t.bytes));
-    report.fact("read", format!("{} files, {lines} lines, {bytes} bytes", totals.len()));
+    report
+        .fact("read", format!("{} lines, {bytes} bytes in {}", lines, count(totals.len(), "file")));
     let job = &seen.job;
     let mut tally = |name: &str, list: String| {
         if !list.is_empty() {
@@ -34,7 +35,9 @@ pub(super) fn write(seen: &Seen, totals: &[Totals], report: &mut Report) {
     let mut comms: Vec<_> = job.comms.values().filter(|comm| !comm.started.is_empty()).collect();
     comms.sort_by_key(|comm| std::cmp::Reverse(comm.nranks));
     for comm in comms.iter().take(SHOWN) {
-        let nodes = comm.nodes.map_or(String::new(), |nodes| format!(" on {nodes} hosts"));
+        let nodes = comm
+            .nodes
+            .map_or(String::new(), |nodes| format!(" on {}", count(nodes as usize, "host")));
         report.fact(
             "communicator",
             format!(
@@ -96,6 +99,10 @@ pub(super) fn write(seen: &Seen, totals: &[Totals], report: &mut Report) {
     if seen.tables.curves.len() > SHOWN {
         report.fact("measured", format!("{} more tables", seen.tables.curves.len() - SHOWN));
     }
+}
+
+fn count(many: usize, what: &str) -> String {
+    format!("{many} {what}{}", if many == 1 { "" } else { "s" })
 }
 
 fn path_text(path: Path, connections: &Connections, pairs: usize) -> String {

@@ -115,6 +115,7 @@ impl Curve {
             }
             Some(ratio) if ratio < 0.98 && self.redop => "reduce_scatter",
             Some(ratio) if ratio < 0.98 => "all_gather or alltoall",
+            Some(_) if !self.redop => "broadcast",
             _ => "a collective",
         }
         .to_owned()

@@ -189,7 +189,7 @@ pub(super) const RULES: &[Rule] = &[
         any: &["Test NCCL failure", "Test failure common.cu"],
         and: &[],
         title: "nccl-tests failed",
-        cost: "no numbers",
+        cost: "nothing was measured",
         fix: "run again with NCCL_DEBUG=WARN and read the first warning.",
         cause: "The benchmark stopped; the reason is in the first NCCL warning, if it was asked for.",
     },
