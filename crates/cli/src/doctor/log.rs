@@ -129,7 +129,9 @@ fn read_some(source: &mut dyn Read, into: &mut [u8]) -> io::Result<usize> {
 fn see(seen: &mut Seen, rules: &Rules, marker: &memmem::Finder<'_>, place: Place, bytes: &[u8]) {
     let line = &*plain(bytes);
     let parts = nccl::parts(line, marker);
-    if rules.touches(line) {
+    let harmless = parts.as_ref().is_some_and(nccl::Parts::is_harmless);
+    let touched = !harmless && rules.touches(line);
+    if touched {
         let where_ = match &parts {
             Some(parts) if parts.word == b"WARN" => In::Warn,
             Some(_) => In::Nccl,
@@ -146,7 +148,7 @@ fn see(seen: &mut Seen, rules: &Rules, marker: &memmem::Finder<'_>, place: Place
     } else if let Some(parts) = parts.as_ref().filter(|parts| parts.word == b"WARN") {
         other_warning(seen, line, Some(parts), place);
     }
-    let Some(parts) = parts else { return outside(seen, line, place) };
+    let Some(parts) = parts else { return outside(seen, line, touched, place) };
     seen.job.nccl_lines += 1;
     if parts.word == b"version" {
         nccl::version(&mut seen.job, &parts, place, line);
@@ -181,26 +183,24 @@ fn other_warning(seen: &mut Seen, line: &[u8], parts: Option<&nccl::Parts<'_>>, 
 }
 
 /// A line that is none of NCCL's: a table of nccl-tests or perftest, perhaps.
-fn outside(seen: &mut Seen, line: &[u8], place: Place) {
-    let last = line.trim_ascii_end().last().copied().unwrap_or(0);
+fn outside(seen: &mut Seen, line: &[u8], touched: bool, place: Place) {
     let is_comment = memchr(b'#', &line[..line.len().min(64)]).is_some();
-    let may_be_row = last.is_ascii_digit() || last == b'A';
-    let names_test = !is_comment && line.len() < 4096 && memmem::find(line, b"_perf").is_some();
-    if line.len() > 1024 && !names_test
-        || !(is_comment || may_be_row || names_test || seen.perftest.is_open())
-    {
-        if memmem::find(line, b"Device         :").is_some() {
-            seen.perftest.read(&String::from_utf8_lossy(line), place);
-        }
+    let names_test = touched && line.len() < 4096 && nccl::find(line, b"_perf").is_some();
+    let is_row = line.len() < 1024 && (seen.tables.is_open() || curve::begins_row(line)) && {
+        let last = line.trim_ascii_end().last();
+        last.is_some_and(|byte| byte.is_ascii_digit() || *byte == b'A')
+    };
+    let names_device = touched && nccl::find(line, b"Device         :").is_some();
+    if !(is_comment || names_test || is_row || names_device || seen.perftest.is_open()) {
         return;
     }
-    let text = String::from_utf8_lossy(line);
+    let text = String::from_utf8_lossy(&line[..line.len().min(4096)]);
     if is_comment || names_test {
         seen.tables.comment(&text, place);
-    } else if may_be_row {
+    } else if is_row {
         seen.tables.row(&text, place);
     }
-    if seen.perftest.is_open() || is_comment {
+    if seen.perftest.is_open() || is_comment || names_device {
         seen.perftest.read(&text, place);
     }
 }

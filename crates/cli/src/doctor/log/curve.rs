@@ -263,6 +263,15 @@ fn trailing_number(token: &str) -> Option<u64> {
     token.get(start..)?.parse().ok()
 }
 
+/// Whether a line begins with two whole numbers, as a row does.
+pub(crate) fn begins_row(line: &[u8]) -> bool {
+    let line = line.trim_ascii_start();
+    let first = line.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let rest = &line[first..];
+    let second = rest.trim_ascii_start();
+    first > 0 && second.len() < rest.len() && second.first().is_some_and(u8::is_ascii_digit)
+}
+
 /// The part of a table row before a line of NCCL that was written into it: what comes before `host:pid:tid`,
 /// with the number that is glued to the host.
 pub(crate) fn cut_row(head: &str) -> Option<String> {

@@ -46,20 +46,44 @@ pub(crate) fn parts<'a>(line: &'a [u8], finder: &memmem::Finder<'_>) -> Option<P
 }
 
 impl<'a> Parts<'a> {
-    /// The host, from `host:pid:tid`, or `host [dev]` in RCCL.
+    /// The host, from the `host:pid:tid` nearest to the word.
     pub(crate) fn host(&self) -> Option<&'a str> {
-        let head = std::str::from_utf8(self.head).ok()?;
-        let token = head.split_whitespace().rev().find(|token| {
-            let mut parts = token.rsplit(':');
-            let digits = |part: Option<&str>| {
-                part.is_some_and(|p| !p.is_empty() && p.bytes().all(|b| b.is_ascii_digit()))
-            };
+        let digits = |part: Option<&[u8]>| {
+            part.is_some_and(|p| !p.is_empty() && p.iter().all(u8::is_ascii_digit))
+        };
+        let token = self.head.rsplit(|byte| *byte == b' ').take(16).find(|token| {
+            let mut parts = token.rsplitn(3, |byte| *byte == b':');
             digits(parts.next()) && digits(parts.next()) && parts.next().is_some()
         })?;
-        let host = token.rsplitn(3, ':').nth(2)?;
+        let host = token.rsplitn(3, |byte| *byte == b':').nth(2)?;
         // What a launcher glued to it: `[1,0]<stdout>:host`, `[rank3]:host`.
-        let host = host.rsplit([':', '>', ']']).next().unwrap_or(host);
+        let host = host.rsplit(|byte| matches!(byte, b':' | b'>' | b']')).next()?;
+        let host = std::str::from_utf8(host).ok()?;
         (!host.is_empty() && host.len() <= 128).then_some(host)
+    }
+
+    /// Whether this is one of the frequent lines that never speak of trouble.
+    pub(crate) fn is_harmless(&self) -> bool {
+        const STARTS: [&str; 16] = [
+            "AllReduce: ",
+            "AllGather: ",
+            "ReduceScatter: ",
+            "Broadcast: ",
+            "Reduce: ",
+            "Send: ",
+            "Recv: ",
+            "AlltoAll: ",
+            "Channel ",
+            "Ring ",
+            "Tree",
+            "GPU/",
+            "Connected ",
+            "comm 0x",
+            "ncclCommInitRank",
+            "Received and initiated",
+        ];
+        self.word == b"INFO"
+            && STARTS.iter().any(|start| self.message.starts_with(start.as_bytes()))
     }
 }
 
@@ -76,9 +100,7 @@ pub(crate) fn learn(job: &mut Job, parts: &Parts<'_>, place: Place, line: &[u8])
             job.sharp.add(place, line, None);
         }
         b'n' if begins("ncclCommInit") || begins("ncclCommSplit") => init(job, parts, place, line),
-        b'[' if memmem::find(message, b"ncclCommInitRank").is_some() => {
-            init(job, parts, place, line)
-        }
+        b'[' if find(message, b"ncclCommInitRank").is_some() => init(job, parts, place, line),
         b'c' if begins("comm 0x") => init(job, parts, place, line),
         b'c' if begins("cudaDriverVersion ") => {
             job.drivers.add(word_after(message, "cudaDriverVersion "), place, line, parts.host());
@@ -92,10 +114,10 @@ pub(crate) fn learn(job: &mut Job, parts: &Parts<'_>, place: Place, line: &[u8])
                 (a, b) => a.or(b),
             };
         }
-        b'0'..=b'9' if memmem::find(message, b" coll channels").is_some() => {
+        b'0'..=b'9' if find(message, b" coll channels").is_some() => {
             job.channels.add(text(message).trim(), place, line, None);
         }
-        b'0'..=b'9' if memmem::find(message, b" Bytes -> Algo ").is_some() => choice(job, message),
+        b'0'..=b'9' if find(message, b" Bytes -> Algo ").is_some() => choice(job, message),
         b'N' | b'U' | b'B' | b'R' | b'D' | b'F' | b'T' | b'P' | b'd' => {
             named(job, parts, place, line)
         }
@@ -117,23 +139,40 @@ pub(crate) fn version(job: &mut Job, parts: &Parts<'_>, place: Place, line: &[u8
 fn named(job: &mut Job, parts: &Parts<'_>, place: Place, line: &[u8]) {
     let message = parts.message;
     let begins = |text: &str| message.starts_with(text.as_bytes());
-    let has = |text: &str| memmem::find(message, text.as_bytes()).is_some();
-    let host = parts.host();
-    if begins("NCCL version") || begins("RCCL version") {
+    let has = |text: &str| find(message, text.as_bytes()).is_some();
+    if begins("NET/") {
+        network(job, parts, place, line);
+    } else if begins("NCCL version") || begins("RCCL version") {
         version(job, &Parts { message: &message[12..], ..*parts }, place, line);
-    } else if has(" set by environment to ") {
+    } else if begins("NCCL_") || begins("RCCL_") {
         let text = text(message);
         if let Some((name, value)) = text.split_once(" set by environment to ") {
             let value = value.trim().trim_end_matches('.');
             if name.len() < 80 && value.len() < 256 && !name.contains(' ') {
-                job.setting(name, value, place, line, host);
+                job.setting(name, value, place, line, parts.host());
             }
         }
     } else if begins("Using network ") {
-        job.networks.add(word_after(message, "Using network "), place, line, host);
+        job.networks.add(word_after(message, "Using network "), place, line, parts.host());
     } else if begins("Bootstrap") && has("Using ") {
-        job.bootstrap.add(interface_after(message, "Using "), place, line, host);
-    } else if begins("NET/Socket") && has("Using [") {
+        job.bootstrap.add(interface_after(message, "Using "), place, line, parts.host());
+    } else if begins("Failed to open libibverbs") {
+        job.no_verbs.add(place, line, parts.host());
+    } else if begins("NVLS multicast support is not available") {
+        job.nvls_absent.add(place, line, parts.host());
+    } else if begins("NVLS multicast support is available") || begins("NVLS comm ") {
+        job.nvls_present.add(place, line, parts.host());
+    } else if begins("TUNER/Plugin: Using") || begins("TUNER/Plugin: Plugin") {
+        job.tuner.add(shown(message).as_str(), place, line, parts.host());
+    }
+}
+
+fn network(job: &mut Job, parts: &Parts<'_>, place: Place, line: &[u8]) {
+    let message = parts.message;
+    let begins = |text: &str| message.starts_with(text.as_bytes());
+    let has = |text: &str| find(message, text.as_bytes()).is_some();
+    let host = parts.host();
+    if begins("NET/Socket") && has("Using [") {
         job.sockets.add(interface_after(message, "Using [0]"), place, line, host);
     } else if begins("NET/IB: [") && has("uverbs") {
         // `NET/IB: [0] mlx5_0:uverbs0:1/RoCE provider=Mlx5 speed=100000 …`
@@ -141,14 +180,12 @@ fn named(job: &mut Job, parts: &Parts<'_>, place: Place, line: &[u8]) {
         if let Some(mbps) = number_after(message, "speed=") {
             job.nic(host.unwrap_or(""), name, mbps);
         }
+    } else if begins("NET/IB : No device found") || begins("NET/IB: No device found") {
+        job.no_device.add(place, line, host);
     } else if begins("NET/IB") && has("Using [0]") {
         let text = text(message);
         let list = text.split_once("Using ").map_or("", |(_, list)| list);
         job.adapters.add(list.split(';').next().unwrap_or("").trim(), place, line, host);
-    } else if begins("NET/IB : No device found") || begins("NET/IB: No device found") {
-        job.no_device.add(place, line, host);
-    } else if begins("Failed to open libibverbs") {
-        job.no_verbs.add(place, line, host);
     } else if begins("NET/Plugin") {
         if has("Could not find") || has("No plugin found") || has("cannot open shared object") {
             job.plugin_missing.add(place, line, host);
@@ -159,24 +196,18 @@ fn named(job: &mut Job, parts: &Parts<'_>, place: Place, line: &[u8]) {
         if has("Selected") || has("Initializing") || has("Using ") {
             job.plugins.add(shown(message).as_str(), place, line, host);
         }
-    } else if has("GPU Direct RDMA Disabled") || has("GPU Direct RDMA (") && has("Disabled") {
+    } else if has("GPU Direct RDMA") && has("Disabled") {
         job.gdr_off.add(quoted(message), place, line, host);
     } else if has("GPU Direct RDMA Enabled") {
         job.gdr_on.add(quoted(message), place, line, host);
-    } else if begins("NVLS multicast support is not available") {
-        job.nvls_absent.add(place, line, host);
-    } else if begins("NVLS multicast support is available") || begins("NVLS comm ") {
-        job.nvls_present.add(place, line, host);
-    } else if begins("TUNER/Plugin: Using") || begins("TUNER/Plugin: Plugin") {
-        job.tuner.add(shown(message).as_str(), place, line, host);
     }
 }
 
 /// `Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0(1)/GDRDMA/Shared`, or the order of a ring.
 fn channel(job: &mut Job, parts: &Parts<'_>, place: Place, line: &[u8]) {
     let message = parts.message;
-    let Some(via) = memmem::find(message, b" via ") else {
-        if let Some(colon) = memmem::find(message, b" : ")
+    let Some(via) = find(message, b" via ") else {
+        if let Some(colon) = find(message, b" : ")
             && let Some(slash) = memchr::memchr(b'/', message)
             && message[..slash].ends_with(b"00")
         {
@@ -202,11 +233,11 @@ fn channel(job: &mut Job, parts: &Parts<'_>, place: Place, line: &[u8]) {
     let seen = job.paths.entry(path).or_default();
     seen.sight.add(place, line, host);
     if path.is_net() {
-        let has_gdr = memmem::find(way, b"/GDRDMA").is_some();
+        let has_gdr = find(way, b"/GDRDMA").is_some();
         let without = usize::from(!has_gdr);
-        if memmem::find(&message[..via], b"[send]").is_some() {
+        if find(&message[..via], b"[send]").is_some() {
             seen.send[without] += 1;
-        } else if memmem::find(&message[..via], b"[receive]").is_some() {
+        } else if find(&message[..via], b"[receive]").is_some() {
             seen.receive[without] += 1;
         }
         if !has_gdr {
@@ -221,8 +252,8 @@ fn channel(job: &mut Job, parts: &Parts<'_>, place: Place, line: &[u8]) {
 
 /// `… : 0[0] -> 8[0] …`: the two ranks.
 fn ends(text: &[u8]) -> Option<(u32, u32)> {
-    let colon = memmem::find(text, b" : ")? + 3;
-    let arrow = memmem::find(text, b" -> ")?;
+    let colon = find(text, b" : ")? + 3;
+    let arrow = find(text, b" -> ")?;
     Some((leading(text.get(colon..)?)?, leading(text.get(arrow + 4..)?)?))
 }
 
@@ -230,7 +261,7 @@ fn ends(text: &[u8]) -> Option<(u32, u32)> {
 /// nNodes 1 …`.
 fn init(job: &mut Job, parts: &Parts<'_>, place: Place, line: &[u8]) {
     let message = parts.message;
-    let has = |text: &str| memmem::find(message, text.as_bytes()).is_some();
+    let has = |text: &str| find(message, text.as_bytes()).is_some();
     let host = parts.host();
     if let Some(host) = host {
         job.host(host);
@@ -253,7 +284,8 @@ fn init(job: &mut Job, parts: &Parts<'_>, place: Place, line: &[u8]) {
         }
         return;
     }
-    let (start, complete) = (has("Init START"), has("Init COMPLETE"));
+    let end = message.trim_ascii_end();
+    let (start, complete) = (end.ends_with(b"Init START"), end.ends_with(b"Init COMPLETE"));
     if !start && !complete {
         return;
     }
@@ -309,7 +341,7 @@ fn is_choice(message: &[u8]) -> bool {
 }
 
 fn choice(job: &mut Job, message: &[u8]) {
-    let Some(arrow) = memmem::find(message, b" Bytes -> Algo ") else { return };
+    let Some(arrow) = find(message, b" Bytes -> Algo ") else { return };
     let digits = message[..arrow].iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
     let number = std::str::from_utf8(&message[arrow - digits..arrow]).ok();
     let bytes = number.and_then(|n| n.parse().ok()).unwrap_or(0);
@@ -332,12 +364,23 @@ fn choice(job: &mut Job, message: &[u8]) {
 
 /// `init.cc:1358 -> 3`: the way an error took.
 fn error_chain(job: &mut Job, message: &[u8], place: Place, line: &[u8]) {
-    if let Some(at) = memmem::find(message, b" -> ")
-        && memmem::find(&message[..at], b".c").is_some()
+    if let Some(at) = find(message, b" -> ")
+        && find(&message[..at], b".c").is_some()
         && let Some(code @ 1..=9) = leading(&message[at + 4..])
     {
         job.last_error.add(&code, place, line, None);
     }
+}
+
+/// Finds a short text in a short line: cheaper than preparing a search for it.
+pub(crate) fn find(line: &[u8], text: &[u8]) -> Option<usize> {
+    // Capitals and signs are rarer than small letters and blanks.
+    let rare =
+        text.iter().position(|byte| !byte.is_ascii_lowercase() && *byte != b' ').unwrap_or(0);
+    let last = line.len().checked_sub(text.len())?;
+    memchr::memchr_iter(*text.get(rare)?, &line[..last + rare + 1])
+        .filter_map(|at| at.checked_sub(rare))
+        .find(|at| line[*at..].starts_with(text))
 }
 
 fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
@@ -345,7 +388,7 @@ fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
 }
 
 fn word_after<'a>(message: &'a [u8], mark: &str) -> &'a str {
-    let Some(at) = memmem::find(message, mark.as_bytes()) else { return "" };
+    let Some(at) = find(message, mark.as_bytes()) else { return "" };
     let rest = &message[at + mark.len()..];
     let end = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len()).min(64);
     std::str::from_utf8(&rest[..end]).unwrap_or("")
@@ -364,7 +407,10 @@ fn quoted(message: &[u8]) -> &str {
 
 /// The number that follows `mark`, where `mark` begins a word.
 pub(crate) fn number_after(message: &[u8], mark: &str) -> Option<f64> {
-    for at in memmem::find_iter(message, mark.as_bytes()) {
+    let mut from = 0;
+    while let Some(found) = find(&message[from..], mark.as_bytes()) {
+        let at = from + found;
+        from = at + mark.len();
         if at > 0 && message[at - 1].is_ascii_alphanumeric() {
             continue;
         }

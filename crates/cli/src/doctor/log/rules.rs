@@ -11,11 +11,14 @@ mod kernel;
 mod network;
 mod start;
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use memchr::memmem;
 
 use super::super::finding::Verdict;
 use super::device;
+
+/// Words that lead to tables of measurements.
+const TABLES: &[&str] = &["_perf", "Device         :"];
 
 /// In which lines a rule looks.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -70,8 +73,9 @@ impl Rules {
     /// Builds the automaton.
     pub(crate) fn new() -> anyhow::Result<Self> {
         let words = AhoCorasick::builder()
-            .match_kind(MatchKind::LeftmostFirst)
-            .build(all().flat_map(|(_, rule)| rule.any).chain(device::WORDS))?;
+            // A table of some hundred kilobytes, and one look-up for each byte of a log.
+            .kind(Some(AhoCorasickKind::DFA))
+            .build(all().flat_map(|(_, rule)| rule.any).chain(device::WORDS).chain(TABLES))?;
         Ok(Self { words })
     }
 

@@ -574,16 +574,32 @@ fn real_logs_lead_to_what_was_found_in_them() {
     }
 }
 
-/// The rate of reading; `cargo test --release -p ringway-cli --bin ringway -- --ignored rate_of_reading`.
+/// The rate of reading, by this process's own time;
+/// `cargo test --release -p ringway-cli --bin ringway -- --ignored rate_of_reading`.
 #[test]
-#[ignore = "a measurement: in a release build, on a machine that is otherwise idle"]
+#[ignore = "a measurement: only a release build says anything"]
 fn rate_of_reading() {
-    let log = sound(64, 8, "[send] via NET/IB/0/GDRDMA").repeat(400);
-    let began = std::time::Instant::now();
-    let report = read(log.as_bytes());
-    let rate = log.len() as f64 / began.elapsed().as_secs_f64() / 1e6;
-    assert_eq!(report.verdict(), Verdict::Pass);
-    let text = format!("{:.0} MB at {rate:.0} MB/s\n", log.len() as f64 / 1e6);
-    let _closed = io::Write::write_all(&mut io::stderr(), text.as_bytes());
-    assert!(rate >= 200.0, "{rate} MB/s");
+    let started = sound(64, 8, "[send] via NET/IB/0/GDRDMA").repeat(400);
+    let call = "n1:1:2 [0] NCCL INFO AllReduce: opCount 7 sendbuff 0x7f2a00000000 recvbuff 0x7f2a00000000 \
+                count 2147483648 datatype 7 op 0 root 0 comm 0x55d5f5bca580 [nranks=8] stream 0x55d5f5ab57f0\n";
+    let other = "2026-01-01 12:00:00 I [train.py:103] Batch 5 Loss: 11.61653, Speed: 4.88 samples/sec, lr: 0.0001\n";
+    let logs = [
+        ("starts", started),
+        ("calls", call.repeat(200_000)),
+        ("other lines", other.repeat(300_000)),
+    ];
+    let mut slowest = f64::MAX;
+    for (what, log) in logs {
+        let own = || {
+            let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+            time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+        };
+        let began = own();
+        read(log.as_bytes());
+        let rate = log.len() as f64 / (own() - began) / 1e6;
+        let text = format!("{what}: {:.0} MB at {rate:.0} MB/s\n", log.len() as f64 / 1e6);
+        let _closed = io::Write::write_all(&mut io::stderr(), text.as_bytes());
+        slowest = slowest.min(rate);
+    }
+    assert!(slowest >= 200.0, "{slowest} MB/s");
 }

@@ -209,7 +209,7 @@ pub(super) const RULES: &[Rule] = &[
         ],
         and: &[],
         title: "the launcher reports that a process ended badly",
-        cost: "the job",
+        cost: "the job is lost",
         fix: "read that process's own last lines; -9 is a kill (memory), -7 a bus error (/dev/shm), -11 a crash.",
         cause: "A process of the job ended by a signal or an error of its own; NCCL's complaints in other \
                 ranks follow from that.",
