@@ -7,8 +7,8 @@
 mod catalogue;
 mod describe;
 mod host;
-mod lint;
-mod source;
+pub(crate) mod lint;
+pub(crate) mod source;
 mod suggest;
 
 use std::fmt::Write as _;

@@ -39,10 +39,11 @@ fn main() -> ExitCode {
 /// argument is none.
 fn usage(error: &clap::Error) -> ExitCode {
     let _nobody_to_tell = error.print();
-    let word = std::env::args().nth(1).unwrap_or_default();
-    match error.exit_code() {
-        0 => ExitCode::SUCCESS,
-        _ if word == "doctor" => ExitCode::from(doctor::finding::EXIT_CANNOT),
-        code => ExitCode::from(u8::try_from(code).unwrap_or(2)),
+    let words: Vec<String> = std::env::args().skip(1).take(2).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match (error.exit_code(), &words[..]) {
+        (0, _) => ExitCode::SUCCESS,
+        (_, ["doctor", ..] | ["env", "lint"]) => ExitCode::from(doctor::finding::EXIT_CANNOT),
+        (code, _) => ExitCode::from(u8::try_from(code).unwrap_or(2)),
     }
 }

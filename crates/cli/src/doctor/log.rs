@@ -138,7 +138,12 @@ fn see(seen: &mut Seen, rules: &Rules, marker: &memmem::Finder<'_>, place: Place
             None => In::Any,
         };
         if !seen.devices.read(line, parts.as_ref(), place) {
-            if let Some((number, _)) = rules.find(line, where_) {
+            if let Some((number, rule)) = rules.find(line, where_) {
+                // `[PG 0 Rank 3] Watchdog caught …`, `[Rank 3] …`
+                let rank = nccl::number_after(line, "Rank ").and_then(nccl::to_u32);
+                if let Some(rank) = rank.filter(|_| rule.id == "watchdog") {
+                    seen.job.waits(rank);
+                }
                 let host = parts.as_ref().and_then(nccl::Parts::host);
                 seen.hits.entry(number).or_default().add(place, line, host);
             } else if where_ == In::Warn {

@@ -46,10 +46,16 @@ pub(crate) fn report(mut seen: Seen, files: &[String], totals: &[Totals]) -> Rep
             .costs(rule.cost)
             .fixed_by(rule.fix);
         finding.evidence = sight.evidence(files);
-        found.push(Ranked::new(rule.order, finding, rule.cause, sight.first()));
+        let mut cause = rule.cause.to_owned();
+        if let Some(absent) = (rule.id == "watchdog").then(|| judge::absent(&seen.job)).flatten() {
+            cause = format!("{absent} {cause}");
+            finding.evidence.push(absent);
+        }
+        found.push(Ranked::new(rule.order, finding, cause, sight.first()));
     }
     found.extend(judge::devices(&seen.devices, files));
     found.extend(judge::job(&seen, files));
+    found.extend(judge::settings(&seen.job, files));
     found.extend(expect::judge(&seen.tables, judge::nics(&seen.job), files));
     found.extend(seen.perftest.judge(files));
     judge::leftovers(&seen, files, &mut found);
@@ -114,7 +120,7 @@ fn input(seen: &Seen, files: &[String], totals: &[Totals], report: &mut Report) 
                 "input",
                 "line-too-long",
                 Verdict::Unknown,
-                format!("{count} lines are longer than {LINE_MOST} bytes; only their first bytes were read"),
+                format!("lines longer than {LINE_MOST} bytes, of which only the first bytes were read: {count}"),
             )
             .seen(format!("{name}:{line}: the first of them"))
             .fixed_by("if that hides something, cut the file into lines first."),

@@ -121,6 +121,8 @@ pub(crate) struct Job {
     pub(crate) other_warnings: Tally<String>,
     pub(crate) last_error: Tally<u32>,
     pub(crate) aborted: Sight,
+    /// Ranks whose watchdog reported a collective that did not end.
+    pub(crate) waiting: BTreeSet<u32>,
     ranks_noted: usize,
     pub(crate) left_out: u64,
 }
@@ -161,6 +163,7 @@ impl Job {
             other_warnings: Tally::of(64),
             last_error: Tally::of(16),
             aborted: Sight::default(),
+            waiting: BTreeSet::new(),
             ranks_noted: 0,
             left_out: 0,
         }
@@ -258,6 +261,13 @@ impl Job {
             self.choices.push((what.to_vec(), 1, bytes));
         } else {
             self.left_out += 1;
+        }
+    }
+
+    /// Notes a rank that waits for others.
+    pub(crate) fn waits(&mut self, rank: u32) {
+        if self.waiting.len() < HOSTS {
+            self.waiting.insert(rank);
         }
     }
 

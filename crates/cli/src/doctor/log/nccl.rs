@@ -437,6 +437,6 @@ fn leading(bytes: &[u8]) -> Option<u32> {
 
 /// A whole number read as a float, if it is one a rank can have.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded just before")]
-fn to_u32(number: f64) -> Option<u32> {
+pub(crate) fn to_u32(number: f64) -> Option<u32> {
     (0.0..=16_777_216.0).contains(&number).then_some(number as u32)
 }

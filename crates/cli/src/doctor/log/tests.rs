@@ -316,8 +316,8 @@ fn one_fault_in_a_sound_log_is_named() {
         (
             "settings-differ",
             sound(4, 2, net)
-                + "a:1:2 [0] NCCL INFO NCCL_ALGO set by environment to Ring\n\
-               b:1:2 [0] NCCL INFO NCCL_ALGO set by environment to Tree\n",
+                + "a:1:2 [0] NCCL INFO NCCL_CROSS_NIC set by environment to 0\n\
+               b:1:2 [0] NCCL INFO NCCL_CROSS_NIC set by environment to 2\n",
         ),
         (
             "nvlink-uneven",
@@ -391,6 +391,31 @@ fn the_root_comes_before_what_follows_from_it() {
     let completion =
         report.findings.iter().find(|finding| finding.id == "ib-completion-12").unwrap();
     assert!(completion.evidence[1].contains("card mlx5_4; peer 10.0.0.9; vendor error 129"));
+}
+
+#[test]
+fn the_rank_that_does_not_report_a_timeout_is_named() {
+    let mut log = sound(8, 2, "via P2P/IPC");
+    for rank in (0..8).filter(|rank| *rank != 5) {
+        let _ = writeln!(
+            log,
+            "[rank{rank}]:[E1 ProcessGroupNCCL.cpp:1] [PG ID 0 PG GUID 0 Rank {rank}] Watchdog caught collective \
+             operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000)"
+        );
+    }
+    let report = read(log.as_bytes());
+    assert_eq!(troubles(&report), ["watchdog"]);
+    assert!(report.cause.unwrap().starts_with("7 ranks wait; not among them: 5."));
+}
+
+#[test]
+fn settings_that_nccl_took_are_judged() {
+    let log = sound(2, 1, "via P2P/IPC")
+        + "a:1:2 [0] NCCL INFO NCCL_NVLS_ENABLE set by environment to 0.\n\
+           a:1:2 [0] NCCL INFO NCCL_IB_TIMEOUT set by environment to 12.\n";
+    let report = read(log.as_bytes());
+    assert_eq!(troubles(&report), ["env-ib-timeout", "env-nvls-off"]);
+    assert!(report.findings[0].evidence[0].starts_with("test.log:27: NCCL_IB_TIMEOUT=12"));
 }
 
 #[test]

@@ -7,8 +7,10 @@ use super::super::Seen;
 use super::super::curve::expect::Nics;
 use super::super::device::{self, Devices, Errors, Meaning};
 use super::super::job::{Comm, Job, Path};
-use super::super::sight::{Sight, at};
+use super::super::sight::{Sight, Tally, at};
 use super::Ranked;
+use crate::env::lint::{Input, lint};
+use crate::env::source::Setting;
 
 /// Ranks listed by number.
 const LISTED: usize = 12;
@@ -368,7 +370,7 @@ fn differing(job: &Job, files: &[String]) -> Option<Ranked> {
         "NCCL_TOPO_FILE",
         "NCCL_GRAPH_FILE",
     ];
-    let differs = |(name, values): &(&String, &super::super::sight::Tally<String>)| {
+    let differs = |(name, values): &(&String, &Tally<String>)| {
         values.seen.len() > 1 && !per_rank.contains(&name.as_str())
     };
     let (name, values) = job.settings.iter().find(differs)?;
@@ -458,7 +460,7 @@ fn ranks(seen: &Seen, comm: &Comm, files: &[String]) -> Option<Ranked> {
                 Some("faults that show only on those ranks are not seen here".to_owned());
             finding.fix = Some("give the logs of all ranks.".to_owned());
         }
-        let cause = format!("Ranks {missing} did not come: the others wait for them.");
+        let cause = format!("These ranks did not come, and the others wait for them: {missing}.");
         return Some(Ranked::new(230, finding, cause, place));
     }
     if complete < started && (complete > 0 || seen.job.last_error.is_empty()) {
@@ -473,11 +475,56 @@ fn ranks(seen: &Seen, comm: &Comm, files: &[String]) -> Option<Ranked> {
         .costs("the job stands still here")
         .fixed_by("look at the last line of these ranks; if all wait, a connection between two hosts does not come up.");
         finding.evidence = comm.first.evidence(files).into_iter().take(1).collect();
-        let cause =
-            format!("Ranks {stuck} hang while the communicator is made, or the log ends there.");
+        let cause = format!(
+            "The start of the communicator never ended on these ranks: {stuck}; they hang there, or the log ends."
+        );
         return Some(Ranked::new(240, finding, cause, place));
     }
     None
+}
+
+/// Who did not report, where all others wait: the sentence that names them.
+pub(super) fn absent(job: &Job) -> Option<String> {
+    let highest = job.waiting.last()? + 1;
+    let size = job.comms.values().map(|comm| comm.nranks).max().unwrap_or(0).max(highest);
+    let absent: Vec<u32> =
+        (0..size).filter(|rank| !job.waiting.contains(rank)).take(LISTED + 1).collect();
+    if absent.is_empty() || job.waiting.len() * 2 < size as usize {
+        return None;
+    }
+    let words: Vec<String> = absent.iter().take(LISTED).map(u32::to_string).collect();
+    let more = if absent.len() > LISTED { ", …" } else { "" };
+    Some(format!("{} ranks wait; not among them: {}{more}.", job.waiting.len(), words.join(", ")))
+}
+
+/// What is wrong with the settings that NCCL says it took.
+pub(super) fn settings(job: &Job, files: &[String]) -> Vec<Ranked> {
+    // Those that a rule of this file names with more to go on, and what was set to get this log.
+    const SAID_ELSEWHERE: [&str; 5] =
+        ["env-rdma-off", "env-net-socket", "env-p2p-off", "env-debug", "env-twice"];
+    let mut taken = Vec::new();
+    for (name, values) in &job.settings {
+        for (value, sight) in values.seen.iter().take(1) {
+            let place = at(sight.first(), files);
+            taken.push(Setting { name: name.clone(), value: Some(value.clone()), place });
+        }
+    }
+    let report = lint(&Input { settings: &taken, host: None, dscp: None });
+    let place_of = |finding: &Finding| {
+        let of = |(name, _): &(&String, &Tally<String>)| {
+            finding.evidence.iter().any(|line| line.contains(&format!(": {name}=")))
+        };
+        let values = job.settings.iter().find(of).map(|(_, values)| values);
+        values.and_then(|v| v.seen.values().next()).map(Sight::first).unwrap_or_default()
+    };
+    let said = |finding: &Finding| SAID_ELSEWHERE.contains(&finding.id.as_str());
+    let rest = report.findings.into_iter().filter(|finding| !said(finding));
+    rest.map(|finding| {
+        let place = place_of(&finding);
+        let cause = format!("A setting of the job costs: {}.", finding.title);
+        Ranked::new(650, finding, cause, place)
+    })
+    .collect()
 }
 
 /// What the cards of one host carry together, in GB/s.
