@@ -216,7 +216,8 @@ fn check(args: &LintArgs) -> anyhow::Result<ExitCode> {
         settings = source::from_environment(variables);
     }
     for path in &args.files {
-        settings.extend(source::from_text(&path.display().to_string(), &read(path)?));
+        let name = if path == Path::new("-") { "stdin".into() } else { path.display().to_string() };
+        settings.extend(source::from_text(&name, &read(path)?));
     }
     let input = lint::Input { settings: &settings, host: host.as_ref(), dscp: args.dscp };
     let report = lint::lint(&input);

@@ -61,12 +61,29 @@ fn from_nccl(variable: &Variable<'_>, ringway: bool) -> Described {
     };
     Described {
         name: variable.name.to_owned(),
-        values: variable.values.replace("bool", "0 or 1").replace('/', ", "),
+        values: values_in_words(variable.values),
         default: variable.default.to_owned(),
         since: (!variable.since.is_empty()).then(|| variable.since.to_owned()),
         fate,
         ringway,
         meaning: variable.meaning.to_owned(),
+    }
+}
+
+fn values_in_words(values: &str) -> String {
+    match values {
+        "bool" => "0 or 1".to_owned(),
+        "int" => "whole number".to_owned(),
+        "bytes" => "bytes, a whole number".to_owned(),
+        "level" => {
+            "LOC (never), NVL, PIX, PXB, P2C, PXN, PHB or SYS (always): the farthest path allowed"
+                .to_owned()
+        }
+        _ => match values.strip_prefix("int ").and_then(|range| range.split_once("..")) {
+            Some((low, "")) => format!("whole number from {low}"),
+            Some((low, high)) => format!("whole number from {low} to {high}"),
+            None => values.replace('/', ", "),
+        },
     }
 }
 

@@ -70,7 +70,8 @@ pub(crate) fn block(host: &Host, fabric: Fabric, dscp: Option<u8>) -> String {
 
 fn rdma(host: &Host, fabric: Fabric, dscp: Option<u8>, set: &mut impl FnMut(&str, &str)) {
     set(
-        "A fallback to TCP costs a factor of 5 and is silent; with this it is an error.",
+        "A fallback to TCP costs a factor of 5 and is silent; with this it is an error. (A network plugin has \
+         a name of its own.)",
         "NCCL_NET=IB",
     );
     let wanted = |port: &&Port| port.is_ethernet == (fabric == Fabric::Roce);

@@ -218,6 +218,11 @@ fn nvls_off(input: &Input<'_>) -> Option<Finding> {
 }
 
 fn cumem_off(input: &Input<'_>) -> Option<Finding> {
+    // Off is RCCL's default.
+    let is_rccl = |name: &str| name.starts_with("RCCL_") || name.starts_with("HSA_");
+    if input.settings.iter().any(|setting| is_rccl(&setting.name)) {
+        return None;
+    }
     let value = input.get("NCCL_CUMEM_ENABLE").filter(|value| is_off(*value))?;
     let cost =
         "no connecting at first use, no NVLink between hosts, no registered buffers for NVLS";
