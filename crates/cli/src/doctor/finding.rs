@@ -202,9 +202,12 @@ impl Report {
             let of_group = self.findings.iter().filter(|finding| finding.group == group);
             of_group.map(|finding| finding.verdict).max()
         };
+        // Among groups that are equally bad the one that was reported first stands first.
+        let first_of =
+            |group: &str| self.findings.iter().position(|finding| finding.group == group);
         shown.sort_by_key(|finding| {
             let worst = std::cmp::Reverse(worst_of(&finding.group));
-            (worst, finding.group.clone(), std::cmp::Reverse(finding.verdict))
+            (worst, first_of(&finding.group), std::cmp::Reverse(finding.verdict))
         });
         let mut group = "";
         for finding in shown {

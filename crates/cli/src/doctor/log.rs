@@ -178,6 +178,10 @@ fn see(seen: &mut Seen, rules: &Rules, marker: &memmem::Finder<'_>, place: Place
 
 fn other_warning(seen: &mut Seen, line: &[u8], parts: Option<&nccl::Parts<'_>>, place: Place) {
     let Some(parts) = parts else { return };
+    if parts.message.starts_with(b"Failed to open libibverbs") {
+        seen.job.no_verbs.add(place, line, parts.host());
+        return;
+    }
     // Alike but for numbers is the same.
     let start = &parts.message[..parts.message.len().min(60)];
     let kind: String = String::from_utf8_lossy(start)

@@ -131,7 +131,15 @@ const LINES: &[(&str, &str)] = &[
     ),
     (
         "connect-timeout",
+        "h:1:2 [0] socket.cc:9 NCCL WARN connect to 10.0.0.2<4> returned Connection timed out",
+    ),
+    (
+        "connect-retry",
         "h:1:2 [0] NCCL INFO Call to connect returned Connection timed out, retrying",
+    ),
+    (
+        "proxy-follows",
+        "h:1:2 [0] proxy.cc:9 NCCL WARN [Proxy Service 0] Failed to execute operation Connect from rank 0",
     ),
     (
         "connect-abort",
@@ -237,6 +245,17 @@ fn every_rule_is_recognised_in_the_table_above() {
     }
 }
 
+#[test]
+fn every_rule_is_in_the_documentation() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/logs.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    for (id, _) in
+        LINES.iter().filter(|(id, _)| !id.starts_with("xid-") && !id.starts_with("ib-comp"))
+    {
+        assert!(text.contains(&format!("`{id}`")), "docs/logs.md lacks {id}");
+    }
+}
+
 /// A sound job of two ranks on one host and of `hosts` hosts.
 fn sound(ranks: u32, hosts: u32, via: &str) -> String {
     let mut log = String::from("NCCL version 2.27.7+cuda12.9\n");
@@ -282,6 +301,13 @@ fn a_sound_log_yields_no_finding() {
         assert_eq!(report.cause, None);
         assert!(fact(&report, "path")[0].starts_with(path), "{:?}", report.facts);
     }
+}
+
+#[test]
+fn a_few_tries_to_connect_belong_to_a_sound_start() {
+    let tries = "node0:1:2 [0] NCCL INFO connect to 10.0.0.2<4> returned Connection refused, retrying (1/34)\n";
+    let report = read((tries.repeat(5) + &sound(4, 2, "via P2P/IPC")).as_bytes());
+    assert_eq!(troubles(&report), [""; 0], "{:?}", report.findings);
 }
 
 #[test]

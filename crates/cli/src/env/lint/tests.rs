@@ -79,6 +79,18 @@ fn every_rule_finds_its_case_and_nothing_else() {
 }
 
 #[test]
+fn every_rule_is_in_the_documentation() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/environment.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    for (_, id) in CASES {
+        assert!(text.contains(&format!("`{id}`")), "docs/environment.md lacks {id}");
+    }
+    // Each rule of the table has a case above, or one of those with a machine or a plan below.
+    let cases: std::collections::BTreeSet<&str> = CASES.iter().map(|(_, id)| *id).collect();
+    assert!(cases.len() >= rules::ALL.len(), "{} {}", cases.len(), rules::ALL.len());
+}
+
+#[test]
 fn sound_settings_are_left_alone() {
     for text in [
         "",

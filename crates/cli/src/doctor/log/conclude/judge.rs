@@ -233,8 +233,7 @@ fn socket(job: &Job, files: &[String]) -> Option<Ranked> {
     // Where the log shows no sign of RDMA hardware this may be as it should be.
     let has_rdma =
         !job.adapters.is_empty() || why.contains("NCCL_IB_DISABLE") || why.contains("asks for");
-    let sure = has_rdma || job.is_multi_node() == Some(true);
-    let verdict = if sure && job.no_device.count == 0 { Verdict::Fail } else { Verdict::Warn };
+    let verdict = if has_rdma && job.no_device.count == 0 { Verdict::Fail } else { Verdict::Warn };
     let mut finding = Finding::new(
         "network",
         "net-socket",

@@ -1,6 +1,6 @@
 //! Errors of the GPU and of the library, and what follows from others' errors.
 
-use super::super::super::finding::Verdict::Fail;
+use super::super::super::finding::Verdict::{Fail, Warn};
 use super::{In, Rule};
 
 pub(super) const RULES: &[Rule] = &[
@@ -119,6 +119,26 @@ pub(super) const RULES: &[Rule] = &[
         fix: "this is an effect: look in the log of the peer named there for what ended it.",
         cause: "Another rank ended first. What is seen here is only that its connection closed; the cause is \
                 in that rank's log.",
+    },
+    Rule {
+        id: "proxy-follows",
+        group: "errors",
+        verdict: Warn,
+        order: 345,
+        place: In::Warn,
+        any: &[
+            "Failed to execute operation",
+            "while polling for opId",
+            "Proxy Call to rank",
+            "[Service thread]",
+            "[Proxy Service",
+            "Could not receive type from localRank",
+        ],
+        and: &[],
+        title: "the proxy passes on that an operation failed",
+        cost: "none of its own",
+        fix: "this is an effect: the warning before it names the operation that failed.",
+        cause: "A connection could not be made or was lost; the warnings of the proxy only pass that on.",
     },
     Rule {
         id: "unhandled-system",
