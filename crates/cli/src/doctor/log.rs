@@ -129,55 +129,49 @@ fn read_some(source: &mut dyn Read, into: &mut [u8]) -> io::Result<usize> {
 fn see(seen: &mut Seen, rules: &Rules, marker: &memmem::Finder<'_>, place: Place, bytes: &[u8]) {
     let line = &*plain(bytes);
     let parts = nccl::parts(line, marker);
-    let harmless = parts.as_ref().is_some_and(nccl::Parts::is_harmless);
+    // Two processes may write into one line.
+    let second = parts.as_ref().and_then(|parts| nccl::parts(parts.message, marker));
+    let second = second.filter(|second| second.word != b"version"); // that is the first's message
+    let harmless = second.is_none() && parts.as_ref().is_some_and(nccl::Parts::is_harmless);
+    let warning = parts.iter().chain(&second).find(|parts| parts.word == b"WARN");
     let touched = !harmless && rules.touches(line);
-    if touched {
-        let where_ = match &parts {
-            Some(parts) if parts.word == b"WARN" => In::Warn,
-            Some(_) => In::Nccl,
-            None => In::Any,
-        };
-        if !seen.devices.read(line, parts.as_ref(), place) {
-            if let Some((number, rule)) = rules.find(line, where_) {
-                // `[PG 0 Rank 3] Watchdog caught …`, `[Rank 3] …`
-                let rank = nccl::number_after(line, "Rank ").and_then(nccl::to_u32);
-                if let Some(rank) = rank.filter(|_| rule.id == "watchdog") {
-                    seen.job.waits(rank);
-                }
-                let host = parts.as_ref().and_then(nccl::Parts::host);
-                seen.hits.entry(number).or_default().add(place, line, host);
-            } else if where_ == In::Warn {
-                other_warning(seen, line, parts.as_ref(), place);
-            }
+    let place_of = match (warning, &parts) {
+        (Some(_), _) => In::Warn,
+        (None, Some(_)) => In::Nccl,
+        (None, None) => In::Any,
+    };
+    let speaker = warning.or(parts.as_ref());
+    if touched && seen.devices.read(line, speaker, place) {
+        // Counted there.
+    } else if let Some((number, rule)) = touched.then(|| rules.find(line, place_of)).flatten() {
+        // `[PG 0 Rank 3] Watchdog caught …`, `[Rank 3] …`
+        let rank = nccl::number_after(line, "Rank ").and_then(nccl::to_u32);
+        if let Some(rank) = rank.filter(|_| rule.id == "watchdog") {
+            seen.job.waits(rank);
         }
-    } else if let Some(parts) = parts.as_ref().filter(|parts| parts.word == b"WARN") {
-        other_warning(seen, line, Some(parts), place);
+        let host = speaker.and_then(nccl::Parts::host);
+        seen.hits.entry(number).or_default().add(place, line, host);
+    } else if let Some(warning) = warning {
+        other_warning(seen, line, warning, place);
     }
     let Some(parts) = parts else { return outside(seen, line, touched, place) };
     seen.job.nccl_lines += 1;
-    if parts.word == b"version" {
-        nccl::version(&mut seen.job, &parts, place, line);
-        return;
-    }
     if seen.tables.is_open()
         && parts.head.first().is_some_and(|byte| *byte == b' ' || byte.is_ascii_digit())
         && let Some(piece) = std::str::from_utf8(parts.head).ok().and_then(curve::cut_row)
     {
         seen.tables.row(&piece, place);
     }
-    if parts.word == b"INFO" {
-        nccl::learn(&mut seen.job, &parts, place, line);
-        // Two processes may write into one line.
-        if let Some(second) =
-            nccl::parts(parts.message, marker).filter(|second| second.word == b"INFO")
-        {
-            nccl::learn(&mut seen.job, &second, place, line);
+    for parts in std::iter::once(parts).chain(second) {
+        match parts.word {
+            b"version" => nccl::version(&mut seen.job, &parts, place, line),
+            b"INFO" => nccl::learn(&mut seen.job, &parts, place, line),
+            _ => {}
         }
     }
 }
 
-fn other_warning(seen: &mut Seen, line: &[u8], parts: Option<&nccl::Parts<'_>>, place: Place) {
-    let Some(parts) = parts else { return };
+fn other_warning(seen: &mut Seen, line: &[u8], parts: &nccl::Parts<'_>, place: Place) {
     if parts.message.starts_with(b"Failed to open libibverbs") {
         seen.job.no_verbs.add(place, line, parts.host());
         return;

@@ -11,6 +11,8 @@ mod kernel;
 mod network;
 mod start;
 
+use std::sync::OnceLock;
+
 use aho_corasick::{AhoCorasick, AhoCorasickKind};
 use memchr::memmem;
 
@@ -66,17 +68,21 @@ impl Rule {
 /// All rules, ready to look.
 #[derive(Debug)]
 pub(crate) struct Rules {
-    words: AhoCorasick,
+    words: &'static AhoCorasick,
 }
 
 impl Rules {
-    /// Builds the automaton.
+    /// Builds the automaton, once in a process.
     pub(crate) fn new() -> anyhow::Result<Self> {
+        static WORDS: OnceLock<AhoCorasick> = OnceLock::new();
+        if let Some(words) = WORDS.get() {
+            return Ok(Self { words });
+        }
         let words = AhoCorasick::builder()
             // A table of some hundred kilobytes, and one look-up for each byte of a log.
             .kind(Some(AhoCorasickKind::DFA))
             .build(all().flat_map(|(_, rule)| rule.any).chain(device::WORDS).chain(TABLES))?;
-        Ok(Self { words })
+        Ok(Self { words: WORDS.get_or_init(|| words) })
     }
 
     /// Whether the line holds a word of a rule, or one that [`device`] looks for.

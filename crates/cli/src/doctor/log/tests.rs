@@ -311,6 +311,21 @@ fn a_few_tries_to_connect_belong_to_a_sound_start() {
 }
 
 #[test]
+fn two_lines_written_into_one_are_both_read() {
+    let report = read(
+        b"a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPCb:3:4 [1] NCCL INFO Using network Socket\n\
+          a:1:2 [0] NCCL INFO Connected all ringsb:3:4 [1] x.cc:9 NCCL WARN Connect to 10.0.0.2<4> failed : Connection refused\n",
+    );
+    assert_eq!(fact(&report, "network"), ["Socket (1)"]);
+    assert_eq!(
+        fact(&read(b"a:1:2 [0] NCCL INFO NCCL version 2.27.7+cuda13.0\n"), "versions"),
+        ["NCCL 2.27.7+cuda13.0 (1)"]
+    );
+    assert!(fact(&report, "path")[0].starts_with("P2P/IPC: 1 connections"), "{:?}", report.facts);
+    assert_eq!(troubles(&report)[0], "connect-refused");
+}
+
+#[test]
 fn what_was_seen_is_told() {
     let report = read(sound(4, 2, "[send] via NET/IB/0(1)/GDRDMA/Shared").as_bytes());
     assert_eq!(fact(&report, "versions"), ["NCCL 2.27.7+cuda12.9 (1)"]);
