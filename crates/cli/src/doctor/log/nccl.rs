@@ -64,7 +64,7 @@ impl<'a> Parts<'a> {
 
     /// Whether this is one of the frequent lines that never speak of trouble.
     pub(crate) fn is_harmless(&self) -> bool {
-        const STARTS: [&str; 16] = [
+        const STARTS: [&str; 19] = [
             "AllReduce: ",
             "AllGather: ",
             "ReduceScatter: ",
@@ -81,6 +81,9 @@ impl<'a> Parts<'a> {
             "comm 0x",
             "ncclCommInitRank",
             "Received and initiated",
+            "Using network ",
+            "Bootstrap: Using ",
+            "NET/IB : Using [",
         ];
         self.word == b"INFO"
             && STARTS.iter().any(|start| self.message.starts_with(start.as_bytes()))
