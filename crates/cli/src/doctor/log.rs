@@ -1,6 +1,8 @@
 //! `ringway doctor --log`: reads logs of jobs and machines and says what went wrong.
 //!
-//!     lines ─► rules (words) · nccl (forms) · device (codes) · curve, perftest (tables) ─► conclude ─► Report
+//! ```text
+//! lines ─► rules (words) · nccl (forms) · device (codes) · curve, perftest (tables) ─► conclude ─► Report
+//! ```
 //!
 //! Files are read one after another as if they were one job's. *Invariant*: one pass, in memory that grows
 //! with ranks and distinct facts, each part with a limit; no input makes it panic.

@@ -1,7 +1,9 @@
 //! Lines of NCCL and RCCL: finding the message in what launchers put around it, and what it says.
 //!
-//!     [1,3]<stderr>:[2026-01-01 10:00:00] host:pid:tid [dev] file.cc:12 (func) NCCL WARN message
-//!     └ launcher ──┘└ 2.26 and later ───┘ └ head ─────────────────────┘ └ word ┘ └ message
+//! ```text
+//! [1,3]<stderr>:[2026-01-01 10:00:00] host:pid:tid [dev] file.cc:12 (func) NCCL WARN message
+//! └ launcher ──┘└ 2.26 and later ───┘ └ head ─────────────────────┘ └ word ┘ └ message
+//! ```
 //!
 //! *Invariant*: parsing is total: whatever does not have the form is left alone. The frequent lines (one
 //! for each collective) are given up after a look at their first bytes.
