@@ -29,7 +29,7 @@ const OF_OTHERS: [&str; 11] = [
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Fate<'a> {
     Lives,
-    /// Not read since this version.
+    /// Not read since this version, or `some` version that is not known here.
     Removed(&'a str),
     /// Another name is read in its place.
     Renamed(&'a str),

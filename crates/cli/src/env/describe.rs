@@ -52,6 +52,7 @@ fn everything() -> Vec<Described> {
 fn from_nccl(variable: &Variable<'_>, ringway: bool) -> Described {
     let fate = match variable.fate {
         Fate::Lives => String::new(),
+        Fate::Removed("some") => "no longer read".to_owned(),
         Fate::Removed(version) => format!("not read since {version}"),
         Fate::Renamed(to) => format!("now {to}"),
         Fate::Deprecated("nothing") => "out of date".to_owned(),

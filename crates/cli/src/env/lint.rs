@@ -87,7 +87,10 @@ fn one(setting: &Setting) -> Option<Finding> {
             return gone(
                 "env-removed",
                 Verdict::Warn,
-                format!("{name} is not read since NCCL {version}"),
+                match version {
+                    "some" => format!("{name} is no longer read by NCCL"),
+                    _ => format!("{name} is not read since NCCL {version}"),
+                },
                 "take it out.".to_owned(),
             );
         }

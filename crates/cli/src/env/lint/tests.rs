@@ -111,6 +111,7 @@ fn sound_settings_are_left_alone() {
         "NCCL_IB_HCA=$HCAS",
         "NCCL_IB_GID_INDEX=-1",
         "NCCL_NET_GDR_LEVEL=PXB",
+        "NCCL_MIN_CTAS=112",
         "NCCL_CUMEM_ENABLE=0\nHSA_NO_SCRATCH_RECLAIM=1",
     ] {
         assert_eq!(ids(text), [""; 0], "{text}");
