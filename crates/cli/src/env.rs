@@ -1,12 +1,29 @@
 //! `ringway env`: the settings, where each comes from, and what is wrong with them.
+//!
+//! Alone it shows Ringway's own settings in force. Its subcommands know all variables of NCCL and its kin:
+//! [`describe`] lists and explains them, [`lint`] says what is wrong with a set of them, [`suggest`] writes the
+//! block for a machine. *Invariant*: nothing here changes an environment or a file.
+
+mod catalogue;
+mod describe;
+mod host;
+pub(crate) mod lint;
+pub(crate) mod source;
+mod suggest;
 
 use std::fmt::Write as _;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Args;
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
 use ringway::config::{Config, Setting, Source};
 use serde::Serialize;
 
+use self::host::Host;
+use self::suggest::Fabric;
+use crate::doctor::finding::{EXIT_CANNOT, Style};
 use crate::output;
 
 /// Columns a meaning may take before it is folded.
@@ -14,12 +31,20 @@ const COLUMNS: usize = 80;
 
 /// Show the settings: what is set, by whom, and what is wrong with it
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  ringway env              what is set, and warnings
-  ringway env --all        every setting with its meaning
-  ringway env --json       for programs
+#[command(
+    args_conflicts_with_subcommands = true,
+    max_term_width = 80,
+    after_help = "Examples:
+  ringway env                             what is set, and warnings
+  ringway env --all                       every setting with its meaning
+  ringway env --json                      for programs
+  ringway env list IB                     variables of NCCL and its kin
+  ringway env explain NCCL_IB_TIMEOUT     one of them
+  ringway env lint job.sh                 what is wrong, and the fix
+  ringway env suggest                     the block for this machine
 
-Exits with 1 when a name or a value is not understood.")]
+Without a subcommand it exits with 1 when a name or a value is not understood."
+)]
 pub(crate) struct EnvArgs {
     /// Show every setting, not only those that are set
     #[arg(long)]
@@ -27,7 +52,101 @@ pub(crate) struct EnvArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// What else to do.
+    #[command(subcommand)]
+    command: Option<EnvCommand>,
 }
+
+/// What can be done with variables.
+#[derive(Debug, Subcommand)]
+enum EnvCommand {
+    List(ListArgs),
+    Explain(ExplainArgs),
+    Lint(LintArgs),
+    Suggest(SuggestArgs),
+}
+
+/// List the variables of NCCL, RCCL, oneCCL and Ringway
+#[derive(Debug, Args)]
+struct ListArgs {
+    /// Only those with these words in name or meaning
+    #[arg(value_name = "PATTERN")]
+    pattern: Vec<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Explain one variable: values, default, versions, whether Ringway reads it
+#[derive(Debug, Args)]
+struct ExplainArgs {
+    /// The variable
+    name: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Say what is wrong with settings: names, values, harmful combinations
+#[derive(Debug, Args)]
+#[command(
+    max_term_width = 80,
+    after_help = "Reads files of NAME=value lines (nccl.conf), shell scripts (export, mpirun -x,
+env), and manifests (YAML name/value pairs and maps). Without a file it looks at
+this process's environment, and at this machine's interfaces and RDMA ports.
+
+Examples:
+  ringway env lint
+  ringway env lint job.sh manifest.yaml
+  ringway env lint --dscp 26 /etc/nccl.conf
+
+Exits with 0 when nothing is wrong, 1 for warnings, 2 for failures, and 3 when
+it could not look."
+)]
+struct LintArgs {
+    /// Files to read; - is standard input [default: the environment]
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// DSCP that the network gives to RDMA, which NCCL_IB_TC must match
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..64))]
+    dscp: Option<u8>,
+    /// Compare files with this machine, too
+    #[arg(long)]
+    this_machine: bool,
+    /// Read /sys below this folder
+    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
+    root: PathBuf,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Write the block of settings that fits this machine, with reasons
+#[derive(Debug, Args)]
+#[command(
+    max_term_width = 80,
+    after_help = "The fabric is that of the active RDMA ports: InfiniBand, RoCE, or TCP where there
+are none.
+
+Examples:
+  ringway env suggest > nccl.conf
+  ringway env suggest --dscp 26
+  ringway env suggest --fabric tcp"
+)]
+struct SuggestArgs {
+    /// Take this fabric, whatever the machine has: ib, roce or tcp
+    #[arg(long, value_name = "NAME", hide_possible_values = true)]
+    fabric: Option<Fabric>,
+    /// DSCP that the network gives to RDMA
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..64))]
+    dscp: Option<u8>,
+    /// Read /sys below this folder
+    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
+    root: PathBuf,
+}
+
+/// Bytes of a file that are read: settings are never as large.
+const FILE_MOST: u64 = 16 << 20;
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -36,8 +155,99 @@ struct Report<'a> {
     notes: Vec<&'a str>,
 }
 
-/// Prints the settings of this process's environment.
+/// Does what was asked.
 pub(crate) fn run(args: &EnvArgs) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        None => show(args),
+        Some(EnvCommand::List(args)) => list(args),
+        Some(EnvCommand::Explain(args)) => explain(args),
+        Some(EnvCommand::Lint(args)) => check(args).or_else(|error| {
+            if output::is_broken_pipe(&error) {
+                return Err(error);
+            }
+            output::failure("env lint", &error);
+            Ok(ExitCode::from(EXIT_CANNOT))
+        }),
+        Some(EnvCommand::Suggest(args)) => {
+            let host = Host::read(&args.root);
+            let fabric = args.fabric.unwrap_or_else(|| Fabric::of(&host));
+            output::stdout_bytes(suggest::block(&host, fabric, args.dscp).as_bytes())?;
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
+    let pattern = args.pattern.join(" ");
+    let found = describe::matching(&pattern);
+    if found.is_empty() {
+        bail!("no variable has {pattern:?} in its name or meaning");
+    }
+    if args.json {
+        output::line(&serde_json::to_string_pretty(&found)?)?;
+    } else {
+        output::stdout_bytes(describe::list(&found, output::columns()).as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
+    let Some(one) = describe::named(&args.name) else {
+        match catalogue::nearest(&args.name.to_ascii_uppercase()) {
+            Some(near) => bail!("{} is not known; did you mean {near}?", args.name),
+            None => bail!("{} is not known; `ringway env list` shows what is", args.name),
+        }
+    };
+    if args.json {
+        output::line(&serde_json::to_string_pretty(&one)?)?;
+    } else {
+        output::stdout_bytes(describe::explain(&one, output::columns()).as_bytes())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check(args: &LintArgs) -> anyhow::Result<ExitCode> {
+    let live = args.files.is_empty();
+    let host = (live || args.this_machine).then(|| Host::read(&args.root));
+    let mut settings = Vec::new();
+    if live {
+        let text = |part: std::ffi::OsString| part.to_string_lossy().into_owned();
+        let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+        settings = source::from_environment(variables);
+    }
+    for path in &args.files {
+        let name = if path == Path::new("-") { "stdin".into() } else { path.display().to_string() };
+        settings.extend(source::from_text(&name, &read(path)?));
+    }
+    let input = lint::Input { settings: &settings, host: host.as_ref(), dscp: args.dscp };
+    let report = lint::lint(&input);
+    if args.json {
+        output::line(&report.json()?)?;
+    } else {
+        let style =
+            Style { columns: output::columns(), colour: output::stdout_has_colour(), all: false };
+        output::stdout_bytes(report.text(style).as_bytes())?;
+    }
+    Ok(ExitCode::from(report.exit_code()))
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    let name = path.display().to_string();
+    let mut bytes = Vec::new();
+    let got = if path == Path::new("-") {
+        std::io::stdin().lock().take(FILE_MOST + 1).read_to_end(&mut bytes)
+    } else {
+        let file = std::fs::File::open(path).with_context(|| name.clone())?;
+        file.take(FILE_MOST + 1).read_to_end(&mut bytes)
+    };
+    if got.with_context(|| name.clone())? as u64 > FILE_MOST {
+        bail!("{name} is larger than {} MiB: no file of settings is", FILE_MOST >> 20);
+    }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Prints the settings of this process's environment.
+fn show(args: &EnvArgs) -> anyhow::Result<ExitCode> {
     let config = Config::from_env();
     let settings: Vec<Setting> = config
         .settings()
@@ -71,7 +281,7 @@ fn page(report: &Report<'_>, all: bool) -> String {
         }
         let _ = writeln!(page, "{}={}  ({})", setting.name, setting.value, setting.source);
         if all {
-            for line in folded(setting.meaning, COLUMNS - 4) {
+            for line in crate::doctor::finding::folded(setting.meaning, COLUMNS - 4) {
                 let _ = writeln!(page, "    {line}");
             }
         }
@@ -86,21 +296,6 @@ fn page(report: &Report<'_>, all: bool) -> String {
         let _ = writeln!(page, "warning: {warning}");
     }
     page
-}
-
-/// The words of `text` in lines of at most `columns`.
-fn folded(text: &str, columns: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= columns => {
-                line.push(' ');
-                line.push_str(word);
-            }
-            _ => lines.push(word.to_owned()),
-        }
-    }
-    lines
 }
 
 #[cfg(test)]

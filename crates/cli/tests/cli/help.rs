@@ -10,6 +10,10 @@ fn help_ends_with_examples() {
         &["run", "--help"],
         &["run", "-h"],
         &["tune", "--help"],
+        &["doctor", "--help"],
+        &["env", "--help"],
+        &["env", "lint", "--help"],
+        &["env", "suggest", "--help"],
     ] {
         let done = finish(&mut ringway(args));
         assert_eq!(done.status.code(), Some(0));
