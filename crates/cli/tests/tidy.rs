@@ -29,6 +29,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("transport", &["error", "os", "plan", "sync"]),
     ("executor", &["plan", "reduce", "sync", "transport"]),
     ("call", &["error", "plan"]),
+    ("topo", &["plan"]),
     (
         "communicator",
         &[

@@ -30,6 +30,7 @@ mod os;
 pub mod reduce;
 mod sync;
 pub mod testing;
+pub mod topo;
 mod transport;
 pub mod tuning;
 
