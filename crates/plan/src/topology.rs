@@ -61,17 +61,21 @@ pub struct Node {
     pub uplink: Option<PciLink>,
 }
 
-/// A PCI link, as it runs and as it could.
+/// A PCI link, as it could run and as it does. Speeds are in the kernel's words: `16.0 GT/s PCIe`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PciLink {
-    /// Speed now, in the kernel's words: `16.0 GT/s PCIe`.
+    /// Highest speed both ends have; NCCL counts with it, since links slow down when idle.
     pub speed: Option<String>,
-    /// Lanes now.
-    pub width: Option<u32>,
-    /// Highest speed both ends have.
-    pub max_speed: Option<String>,
     /// Most lanes both ends have.
-    pub max_width: Option<u32>,
+    pub width: Option<u32>,
+    /// Speed now, where known.
+    pub current_speed: Option<String>,
+    /// Lanes now, where known.
+    pub current_width: Option<u32>,
+    /// Highest speed the device itself has, where known.
+    pub device_speed: Option<String>,
+    /// Most lanes the device itself has, where known.
+    pub device_width: Option<u32>,
 }
 
 /// What a node is.
@@ -158,8 +162,8 @@ pub struct Net {
     pub maxconn: Option<i64>,
     /// Whether it takes collectives (SHARP).
     pub coll: bool,
-    /// Its link is down.
-    pub down: bool,
+    /// Why NCCL does not use it, where it does not: `down`, `NCCL_IB_HCA`.
+    pub unused: Option<String>,
     /// The host bridge it hangs on, where known.
     pub host_bridge: Option<String>,
 }

@@ -22,6 +22,7 @@ pub mod control;
 pub mod element;
 pub mod error;
 mod executor;
+mod ffi;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;

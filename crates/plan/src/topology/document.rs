@@ -75,38 +75,6 @@ impl Element {
         }
         self.children.iter_mut().find_map(|child| child.find_mut(wanted))
     }
-
-    /// Takes in another description of the same machine: what is in both is taken once, with the
-    /// attributes of this one first. Elements are the same when what identifies them is:
-    /// `numaid` and host of a CPU, `busid` of a PCI device, `dev` of GPUs and nets, `target` of
-    /// links.
-    pub fn merge(&mut self, other: &Self) {
-        for (name, value) in &other.attributes {
-            self.set_missing(name, value);
-        }
-        for theirs in &other.children {
-            match self.children.iter_mut().find(|ours| ours.is_same_thing(theirs)) {
-                Some(ours) => ours.merge(theirs),
-                None => self.children.push(theirs.clone()),
-            }
-        }
-    }
-
-    fn is_same_thing(&self, other: &Self) -> bool {
-        let keys: &[&str] = match self.name.as_str() {
-            "cpu" => &["numaid", "host_hash"],
-            "pci" => &["busid"],
-            "gpu" | "net" => &["dev"],
-            "nvlink" | "xgmi" | "pcilink" => &["target"],
-            _ => &[],
-        };
-        let same = |key: &&str| match (self.get(key), other.get(key)) {
-            (Some(ours), Some(theirs)) => ours.eq_ignore_ascii_case(theirs),
-            // A file for all machines of a kind knows no host.
-            (None, _) | (_, None) => *key == "host_hash" || self.get(key) == other.get(key),
-        };
-        self.name == other.name && keys.iter().all(same)
-    }
 }
 
 /// A number, decimal or `0x…`, as C's `strtol` with base 0 takes it, but whole.
@@ -123,25 +91,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_file_says_wins_when_two_descriptions_become_one() {
-        let nic = |speed| Element::new("net").with("dev", 0).with("speed", speed);
-        let pci = |bus: &str, inside| {
-            let mut pci = Element::new("pci").with("busid", bus);
-            pci.children = inside;
-            pci
-        };
-        let cpu = |inside| {
-            let mut cpu = Element::new("cpu").with("numaid", 0);
-            cpu.children = inside;
-            cpu
-        };
-        let mut file = cpu(vec![pci("0000:0A:00.0", vec![nic(100)])]);
-        let found = cpu(vec![pci("0000:0a:00.0", vec![nic(7)]), pci("0000:0b:00.0", Vec::new())])
-            .with("host_hash", "0x1");
-        file.merge(&found);
-        assert_eq!(file.children.len(), 2);
-        assert_eq!(file.get("host_hash"), Some("0x1"));
-        assert_eq!(file.children[0].get("busid"), Some("0000:0A:00.0"));
-        assert_eq!(file.children[0].children, [nic(100)]);
+    fn attributes_are_kept_in_order_and_replaced_in_place() {
+        let mut pci = Element::new("pci").with("busid", "0000:0a:00.0").with("link_width", 8);
+        pci.set("busid", "0000:0b:00.0");
+        pci.set_missing("link_width", 16);
+        pci.set_missing("class", "0x060400");
+        let names: Vec<&str> = pci.attributes.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["busid", "link_width", "class"]);
+        assert_eq!((pci.get("busid"), pci.number("link_width")), (Some("0000:0b:00.0"), Some(8)));
+        assert_eq!(pci.number("class"), Some(0x06_0400));
+        let mut cpu = Element::new("cpu");
+        cpu.children.push(pci);
+        assert!(cpu.find_mut(&|one| one.get("busid").is_some()).is_some());
+        assert!(cpu.find_mut(&|one| one.name == "gpu").is_none());
     }
 }

@@ -178,7 +178,7 @@ impl<'a> Work<'a> {
                 gdr: flag("gdr"),
                 maxconn: element.number("maxconn"),
                 coll: flag("coll").unwrap_or(false),
-                down: element.get("state").is_some_and(|state| state == "down"),
+                unused: element.get("unused").map(str::to_owned),
                 host_bridge: place.host_bridge.clone(),
             };
             self.add_net(net, place.parent, place.host)?;
@@ -335,8 +335,10 @@ fn uplink_of(element: &Element) -> PciLink {
     PciLink {
         speed: text("link_speed"),
         width: width("link_width"),
-        max_speed: text("max_link_speed"),
-        max_width: width("max_link_width"),
+        current_speed: text("current_link_speed"),
+        current_width: width("current_link_width"),
+        device_speed: text("max_link_speed"),
+        device_width: width("max_link_width"),
     }
 }
 

@@ -64,7 +64,7 @@ impl Turns {
     }
 }
 
-/// The GPUs and ports of a topology, in order.
+/// The GPUs and the ports in use, in order.
 pub(super) struct Ends {
     pub(super) gpus: Vec<NodeIndex>,
     pub(super) nets: Vec<NodeIndex>,
@@ -72,7 +72,8 @@ pub(super) struct Ends {
 
 impl Ends {
     pub(super) fn of(topology: &Topology) -> Self {
-        Self { gpus: topology.gpus(), nets: topology.nets() }
+        let used = |net: &NodeIndex| topology.net(*net).is_some_and(|net| net.unused.is_none());
+        Self { gpus: topology.gpus(), nets: topology.nets().into_iter().filter(used).collect() }
     }
 }
 
