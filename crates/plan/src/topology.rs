@@ -21,6 +21,8 @@ pub mod level;
 pub mod matrix;
 pub mod nearest;
 pub mod path;
+pub mod picture;
+pub mod warning;
 pub mod xml;
 
 mod flatten;

@@ -170,6 +170,17 @@ impl Matrix {
         self.rows.iter().enumerate().filter(|(_, row)| row.name.starts_with("NIC"))
     }
 
+    /// The NICs nearest to a GPU's row, and how near they are.
+    #[must_use]
+    pub fn nearest(&self, gpu: usize) -> Option<(Vec<&Row>, &Cell)> {
+        let cells = &self.rows.get(gpu)?.cells;
+        let known = |(at, row)| Some((row, cells.get(at).filter(|cell| **cell != Cell::Unknown)?));
+        let nics: Vec<(&Row, &Cell)> = self.nics().filter_map(known).collect();
+        let (_, best) = nics.iter().min_by_key(|(_, cell)| cell.rank())?;
+        let near = nics.iter().filter(|(_, cell)| cell.rank() == best.rank());
+        Some((near.map(|(row, _)| *row).collect(), best))
+    }
+
     /// The table, without the legend.
     #[must_use]
     pub fn table(&self) -> String {

@@ -336,6 +336,50 @@ fn rocm_tables_are_read() {
 }
 
 #[test]
+fn what_an_operator_should_look_at_is_said() {
+    let told = |text: &str| {
+        let topology = graph(text);
+        warning::warnings(&topology, &nics(&topology, &Levels::default())).join("\n")
+    };
+    assert_eq!(told(&hgx()), "");
+    let text = hgx().replacen(
+        "class=\"0x030200\" link_speed",
+        "class=\"0x030200\" current_link_width=\"8\" link_speed",
+        1,
+    );
+    assert!(told(&text).contains("GPU0 (0000:12:00.0) runs at x8 where x16 is possible"));
+    let text = hgx().replacen("dev=\"0\" speed", "unused=\"down\" speed", 1);
+    assert!(told(&text).contains("mlx5_0 is down"), "{}", told(&text));
+    let text = hgx().replacen("count=\"18\"", "count=\"16\"", 1);
+    assert!(told(&text).contains("GPU0 has 16 NVLinks or XGMI links up, others have 18"));
+    let far = hgx().replace("class=\"0x020700\"", "class=\"0x088000\"").replace("<nic>", "<nix>");
+    let told = told(&far.replace("</nic>", "</nix>"));
+    assert!(told.contains("GPU0, GPU1") && told.contains("no NIC at all"), "{told}");
+}
+
+#[test]
+fn the_picture_shows_every_device_and_is_well_formed() {
+    let text = hgx().replace("mlx5_3", "&lt;evil&gt;\"&amp;".replace('"', "&quot;").as_str());
+    let topology = graph(&text);
+    let levels = Levels::default();
+    let paths = Paths::as_used(&topology, &levels);
+    let chosen = affinities(&topology, &paths, &levels);
+    let drawn = picture::svg(&topology, &paths, &chosen, "a <machine>");
+    let parsed = roxmltree::Document::parse(&drawn).unwrap();
+    let has = |wanted: &str| parsed.descendants().any(|node| node.text() == Some(wanted));
+    for wanted in ["GPU0", "GPU7", "mlx5_0", "<evil>\"&", "NUMA 1", "NVSwitch", "a <machine>"] {
+        assert!(has(wanted), "{wanted}");
+    }
+    let class = |name: &str| {
+        parsed.descendants().filter(|node| node.attribute("class") == Some(name)).count()
+    };
+    assert_eq!((class("way"), class("gpu"), class("nic"), class("pci")), (8, 8, 8, 4));
+    let empty = graph("<system><cpu numaid=\"0\"/></system>");
+    let drawn = picture::svg(&empty, &Paths::physical(&empty), &[], "empty");
+    assert!(roxmltree::Document::parse(&drawn).is_ok());
+}
+
+#[test]
 fn xgmi_counts_as_rccl_counts_it() {
     let text = "<system version=\"1\"><cpu numaid=\"0\" arch=\"x86_64\" vendor=\"AuthenticAMD\" \
                 familyid=\"25\" modelid=\"1\"><pci busid=\"0000:05:00.0\" class=\"0x120000\"><gpu \
