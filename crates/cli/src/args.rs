@@ -13,8 +13,9 @@ use crate::perf::args::PerfArgs;
 use crate::plan::PlanArgs;
 use crate::plan::explain::ExplainArgs;
 use crate::run::args::RunArgs;
+use crate::topo::TopoArgs;
 use crate::tune::TuneArgs;
-use crate::{env, launch, output, perf, plan, run, tune};
+use crate::{env, launch, output, perf, plan, run, topo, tune};
 
 /// Help is laid out for this width, however wide the terminal is.
 const HELP_COLUMNS: usize = 80;
@@ -31,6 +32,7 @@ const HELP_COLUMNS: usize = 80;
   ringway run -n 4 -- python train.py     start 4 ranks of a program
   ringway explain all_reduce -n 4         candidates, prices, the choice
   ringway tune                            measure this machine, keep it
+  ringway topo                            GPUs, NICs, what is between them
   ringway plan verify                     prove every algorithm
   ringway env                             settings, sources, mistakes"
 )]
@@ -48,6 +50,7 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     Explain(ExplainArgs),
     Tune(TuneArgs),
+    Topo(TopoArgs),
     Env(EnvArgs),
     /// Become one rank of a local job (used by `run` and `perf`)
     #[command(name = "rank-exec", hide = true)]
@@ -63,6 +66,7 @@ impl Command {
             Self::Plan(args) => plan::run(&args.command, &mut output::Stdout),
             Self::Explain(args) => plan::explain::run(args, &mut output::Stdout),
             Self::Tune(args) => tune::run(args),
+            Self::Topo(args) => topo::run(args),
             Self::Env(args) => env::run(args),
             Self::RankExec(args) => launch::rank_exec::run(args),
         }
@@ -76,6 +80,7 @@ impl Command {
             Self::Plan(_) => "plan",
             Self::Explain(_) => "explain",
             Self::Tune(_) => "tune",
+            Self::Topo(_) => "topo",
             Self::Env(_) => "env",
         }
     }

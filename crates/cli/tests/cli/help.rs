@@ -10,6 +10,7 @@ fn help_ends_with_examples() {
         &["run", "--help"],
         &["run", "-h"],
         &["tune", "--help"],
+        &["topo", "--help"],
     ] {
         let done = finish(&mut ringway(args));
         assert_eq!(done.status.code(), Some(0));

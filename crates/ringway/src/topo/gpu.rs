@@ -173,7 +173,7 @@ fn add_nvml(nvml: &Nvml, gpus: &mut [GpuDevice], notes: &mut Vec<String>) {
             notes.push(format!("NVML has a GPU at {}, the PCI bus has none there", one.bus));
             continue;
         };
-        gpu.name = Some(one.name).filter(|name| !name.is_empty()).or(gpu.name.take());
+        gpu.name = Some(one.name).filter(|name| !name.is_empty()).or_else(|| gpu.name.take());
         gpu.sm = one.sm;
         for end in one.links {
             match end {

@@ -140,7 +140,7 @@ fn port(root: &Root, device: &str, number: u32) -> RdmaPort {
     // `4: ACTIVE`, `5: LinkUp`.
     let after = |file: &str| {
         let text = text(file);
-        text.split_once(':').map_or(text.clone(), |(_, word)| word.trim().to_owned())
+        text.split_once(':').map_or_else(|| text.clone(), |(_, word)| word.trim().to_owned())
     };
     let lid = |file: &str| root.number::<u32>(format!("{folder}/{file}")).ok().flatten();
     let link_layer = text("link_layer");
