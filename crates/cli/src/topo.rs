@@ -26,8 +26,8 @@ use settings::Settings;
 #[derive(Debug, Args)]
 #[command(
     max_term_width = 80,
-    after_help = "Prints the matrix of nvidia-smi topo -m, the NIC that NCCL's rules give to each GPU
-with GPUDirect or the reason why not, and warnings. Without GPUs: processors,
+    after_help = "Prints the matrix of nvidia-smi topo -m, the NIC that NCCL's rules give to each
+GPU, GPUDirect or the reason why not, and warnings. Without GPUs: processors,
 NUMA nodes and network devices.
 
 Goes by NCCL_TOPO_FILE, NCCL_IB_HCA, NCCL_NET_GDR_LEVEL, NCCL_P2P_LEVEL,
@@ -87,8 +87,7 @@ pub(crate) fn run(args: &TopoArgs) -> anyhow::Result<ExitCode> {
         topo::save(Path::new(path), &document).context("NCCL_TOPO_DUMP_FILE")?;
     }
     if let Some(path) = &args.svg {
-        let (paths, chosen) = (report.paths(), report.affinities());
-        let drawn = picture::svg(&topology, paths, chosen, &report.title());
+        let drawn = picture::svg(&topology, report.affinities(), &report.title());
         std::fs::write(path, drawn).with_context(|| format!("{}", path.display()))?;
     }
     if args.xml {

@@ -60,7 +60,11 @@ fn affinity_table(report: &Report<'_>, page: &mut String) {
             shown(one.numa.map(|numa| numa.to_string())),
             nic,
             one.class.to_string(),
-            format!("{:.1}", one.gb_per_s),
+            // NCCL counts 10 Gb/s where a file says nothing; that is no speed to show.
+            match one.net.and_then(|net| topology.net(net)?.speed) {
+                Some(_) => format!("{:.1}", one.gb_per_s),
+                None => "-".to_owned(),
+            },
             shown(one.rail.map(|rail| rail.to_string())),
             if one.gdr.used { "yes" } else { "no" }.to_owned(),
         ]);
@@ -91,6 +95,9 @@ fn numa_table(report: &Report<'_>, page: &mut String) {
             false => cpu.cpus.to_string(),
         };
         rows.push([cpu.numa.to_string(), cpus, memory(cpu.numa).unwrap_or_default()]);
+    }
+    if rows.iter().skip(1).all(|row| row[2].is_empty()) {
+        rows[0][2].clear(); // files know nothing of memory
     }
     let model = report.rest.machine.as_ref().map(|machine| machine.processor.model_name.as_str());
     let _ = write!(page, "\n{}", table(&rows));
@@ -170,7 +177,7 @@ fn ring_list(report: &Report<'_>, page: &mut String) {
 pub(super) fn matrix_page(matrix: &Matrix) -> String {
     let mut page = format!("{}\n{}", matrix.table(), matrix.legend());
     let mut rows = vec![["GPU", "NUMA", "class", "nearest NICs"].map(str::to_owned)];
-    let mut warnings = Vec::new();
+    let mut far: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (at, gpu) in matrix.gpus() {
         let Some((near, cell)) = matrix.nearest(at) else { continue };
         let own = |row: &&ringway_plan::topology::matrix::Row| {
@@ -180,14 +187,17 @@ pub(super) fn matrix_page(matrix: &Matrix) -> String {
         let numa = gpu.numa.clone().unwrap_or_else(|| "-".to_owned());
         rows.push([gpu.name.clone(), numa, cell.to_string(), names.join(", ")]);
         if cell.rank() >= Cell::Phb.rank() {
-            warnings.push(format!("{} has no NIC nearer than {cell}", gpu.name));
+            far.entry(cell.to_string()).or_default().push(&gpu.name);
         }
     }
     if rows.len() > 1 {
         let _ = write!(page, "\n{}", table(&rows));
     }
-    for (at, warning) in warnings.iter().enumerate() {
-        let _ = writeln!(page, "{}warning: {warning}", if at == 0 { "\n" } else { "" });
+    for (at, (cell, gpus)) in far.iter().enumerate() {
+        let (gap, verb) =
+            (if at == 0 { "\n" } else { "" }, if gpus.len() == 1 { "has" } else { "have" });
+        let gpus = gpus.join(", ");
+        let _ = writeln!(page, "{gap}warning: {gpus} {verb} no NIC nearer than {cell}");
     }
     page
 }

@@ -29,7 +29,6 @@ pub(super) struct Report<'a> {
     pub(super) topology: &'a Topology,
     pub(super) matrix: Matrix,
     pub(super) rest: Rest,
-    paths: Paths,
     affinities: Vec<Affinity>,
     pub(super) channels: Vec<Channel>,
     pub(super) warnings: Vec<String>,
@@ -59,15 +58,10 @@ impl<'a> Report<'a> {
             channels: channels(topology, &paths, settings.cross),
             topology,
             rest,
-            paths,
             affinities,
             warnings,
             notes,
         }
-    }
-
-    pub(super) fn paths(&self) -> &Paths {
-        &self.paths
     }
 
     pub(super) fn affinities(&self) -> &[Affinity] {

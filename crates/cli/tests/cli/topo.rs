@@ -53,7 +53,7 @@ fn a_copied_machine_is_shown_with_matrix_affinities_and_rings() {
     let title = "hgx-0 (Example Corp EX-8000): 2 NUMA nodes, 128 CPUs, 8 GPUs, 8 NIC ports\n";
     assert!(page.starts_with(title), "{page}");
     assert!(page.contains("\nGPU0  X     PIX   NODE"), "{page}");
-    assert!(page.contains("NIC7 = mlx5_7"), "{page}");
+    assert!(page.contains("NIC7  = mlx5_7"), "{page}");
     assert!(page.contains("GPU7  0000:b4:00.0  1     mlx5_7  PIX    48.0  7     yes"), "{page}");
     assert!(page.contains("GPUDirect for all: PIX is within P2C (default)"), "{page}");
     assert!(page.contains("\n  0: mlx5_0 > GPU0"), "{page}");

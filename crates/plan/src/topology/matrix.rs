@@ -240,12 +240,12 @@ impl Matrix {
         let mut legend = String::new();
         for (name, meaning) in meanings {
             if used.iter().any(|word| word == name) {
-                let _ = writeln!(legend, "  {name:<4} = {meaning}");
+                let _ = writeln!(legend, "  {name:<5} = {meaning}");
             }
         }
         for row in &self.rows {
             if let Some(device) = &row.device {
-                let _ = writeln!(legend, "  {:<4} = {device}", row.name);
+                let _ = writeln!(legend, "  {:<5} = {device}", row.name);
             }
         }
         legend

@@ -12,12 +12,17 @@ use super::path::Paths;
 use super::{Kind, LinkKind, NodeIndex, Topology};
 
 const LEAF: f64 = 104.0;
-const LEAF_HIGH: f64 = 64.0;
+const CPU: f64 = 190.0;
+const LEAF_HIGH: f64 = 76.0;
 const GAP: f64 = 14.0;
 const ROW: f64 = 108.0;
 const BOX: f64 = 40.0;
 const PAD: f64 = 24.0;
-const WIDEST: f64 = 1960.0;
+/// Room for the title and the legend.
+const LEAST: f64 = 980.0;
+const WIDEST: f64 = 2400.0;
+/// Between two rows of sockets: room for the links below GPUs.
+const BETWEEN: f64 = 124.0;
 const HEAD: f64 = 64.0;
 
 const STYLE: &str = "
@@ -60,7 +65,7 @@ struct Picture<'a> {
 
 /// Draws a machine.
 #[must_use]
-pub fn svg(topology: &Topology, paths: &Paths, affinities: &[Affinity], title: &str) -> String {
+pub fn svg(topology: &Topology, affinities: &[Affinity], title: &str) -> String {
     let mut children = vec![Vec::new(); topology.nodes.len()];
     for (index, node) in topology.nodes.iter().enumerate() {
         if let Some(parent) = node.parent.filter(|_| !matches!(node.kind, Kind::Net(_))) {
@@ -72,7 +77,7 @@ pub fn svg(topology: &Topology, paths: &Paths, affinities: &[Affinity], title: &
     let (width, bottom) = picture.place_sockets();
     picture.system_links();
     picture.pci_links();
-    picture.ways(paths, affinities);
+    picture.ways(&Paths::physical(topology), affinities);
     picture.boxes();
     let height = picture.fast_links(width, bottom) + PAD + 44.0;
     let mut text = String::new();
@@ -120,7 +125,11 @@ impl Picture<'_> {
     fn width(&self, index: NodeIndex) -> f64 {
         let drawn = self.children[index].iter().filter(|child| self.is_drawn(**child));
         let inside: f64 = drawn.map(|child| self.width(*child) + GAP).sum();
-        (inside - GAP).max(LEAF)
+        let least = match self.topology.nodes[index].kind {
+            Kind::Cpu(_) => CPU,
+            _ => LEAF,
+        };
+        (inside - GAP).max(least)
     }
 
     fn depth(&self, index: NodeIndex) -> usize {
@@ -131,7 +140,7 @@ impl Picture<'_> {
     /// Places each socket's tree; gives the width and the bottom of all.
     fn place_sockets(&mut self) -> (f64, f64) {
         let (mut left, mut top) = (PAD, HEAD);
-        let (mut right, mut row_high) = (PAD + 560.0, 0.0_f64);
+        let (mut right, mut row_high) = (LEAST, 0.0_f64);
         let mut frames = String::new();
         for cpu in self.topology.cpus() {
             let wide = self.width(cpu) + 2.0 * GAP;
@@ -140,7 +149,7 @@ impl Picture<'_> {
             let leaves_at = top + GAP + depth as f64 * ROW;
             let high = leaves_at - top + LEAF_HIGH + GAP;
             if left > PAD && left + wide > WIDEST {
-                (left, top) = (PAD, top + row_high + 3.0 * GAP);
+                (left, top) = (PAD, top + row_high + BETWEEN);
                 row_high = 0.0;
                 #[expect(clippy::cast_precision_loss, reason = "at most 64 levels")]
                 let leaves_at = top + GAP + depth as f64 * ROW;
@@ -163,10 +172,12 @@ impl Picture<'_> {
 
     fn place(&mut self, index: NodeIndex, left: f64, top: f64, leaves_at: f64) {
         let wide = self.width(index);
+        let drawn = self.children[index].iter().filter(|child| self.is_drawn(**child));
+        let inside = drawn.map(|child| self.width(*child) + GAP).sum::<f64>() - GAP;
         let leaf = matches!(self.topology.nodes[index].kind, Kind::Gpu(_) | Kind::Nic);
         let (top, high) = if leaf { (leaves_at, LEAF_HIGH) } else { (top, BOX) };
         self.spots.insert(index, Spot { x: left + wide / 2.0, top, high });
-        let mut left = left;
+        let mut left = left + (wide - inside).max(0.0) / 2.0;
         for child in self.children[index].clone() {
             if self.is_drawn(child) {
                 self.place(child, left, top + ROW, leaves_at);
@@ -222,7 +233,8 @@ impl Picture<'_> {
             let _ = writeln!(
                 self.body,
                 "<text class=\"{class}\" x=\"{:.0}\" y=\"{y:.0}\">{label}</text>",
-                spot.x + 26.0
+                // On the side from which no line comes.
+                if above.x > spot.x + 1.0 { spot.x - 28.0 } else { spot.x + 28.0 }
             );
         }
     }
@@ -240,12 +252,23 @@ impl Picture<'_> {
             }
             #[expect(clippy::cast_precision_loss, reason = "at most 8")]
             let shift = (rail % WAYS.len()) as f64 * 2.0 - 7.0;
-            let last = spots.len() - 1;
+            // Up to the box where both meet, through those between, and down again.
+            let apex = (0..spots.len()).min_by(|a, b| spots[*a].top.total_cmp(&spots[*b].top));
+            let (apex, last) = (apex.unwrap_or(0), spots.len() - 1);
             let mut line = String::new();
             for (at, spot) in spots.iter().enumerate() {
-                let y = if at == 0 || at == last { spot.top } else { spot.top + spot.high };
-                let letter = if at == 0 { 'M' } else { 'L' };
-                let _ = write!(line, "{letter}{:.0},{y:.0}", spot.x + shift);
+                let (top, bottom) = (spot.top, spot.top + spot.high);
+                let stops: &[f64] = match at {
+                    0 => &[top],
+                    _ if at == last => &[top],
+                    _ if at == apex => &[bottom],
+                    _ if at < apex => &[bottom, top],
+                    _ => &[top, bottom],
+                };
+                for y in stops {
+                    let letter = if line.is_empty() { 'M' } else { 'L' };
+                    let _ = write!(line, "{letter}{:.0},{y:.0}", spot.x + shift);
+                }
             }
             let tip = format!(
                 "{} to {}: {}",
@@ -270,7 +293,7 @@ impl Picture<'_> {
                 Kind::Cpu(cpu) => {
                     let cpus = cpu.cpus.to_string();
                     let cpus = if cpus.is_empty() { String::new() } else { format!("CPUs {cpus}") };
-                    ("cpu", vec![format!("NUMA {}", cpu.numa), cpus], 190.0)
+                    ("cpu", vec![format!("NUMA {}", cpu.numa), cpus], CPU)
                 }
                 Kind::Pci(_) => ("pci", vec!["PCI switch".to_owned(), bus], LEAF),
                 Kind::Gpu(gpu) => {
@@ -331,33 +354,43 @@ impl Picture<'_> {
         let pairs = links.iter().filter(|link| !is_switch(link.to) && link.from < link.to).count();
         let all_pairs = gpus.len() > 2 && pairs == gpus.len() * (gpus.len() - 1) / 2;
         if to_switch || all_pairs {
-            let bar = bottom + 52.0;
             let name = if to_switch { "NVSwitch" } else { "all GPUs linked with each other" };
+            let mut bars: Vec<f64> = Vec::new();
             for &gpu in &gpus {
                 let Some(spot) = self.spots.get(&gpu) else { continue };
-                let own = links.iter().filter(|link| link.from == gpu);
-                let count: u32 = own.clone().filter_map(|l| fast(l.kind)).map(|(n, _)| n).sum();
-                let word = own.clone().filter_map(|l| fast(l.kind)).map(|(_, w)| w).next();
-                let Some(word) = word else { continue };
+                let own: Vec<(u32, &str)> = links
+                    .iter()
+                    .filter(|link| link.from == gpu)
+                    .filter_map(|link| fast(link.kind))
+                    .collect();
+                let Some((_, word)) = own.first() else { continue };
+                let count: u32 = own.iter().map(|(count, _)| count).sum();
                 let from = spot.top + spot.high;
+                let bar = from + GAP + 46.0;
                 let _ = writeln!(
                     self.body,
                     "<path class=\"nv\" d=\"M{0:.0},{from:.0}L{0:.0},{bar:.0}\"/>\
                      <text class=\"small\" x=\"{1:.0}\" y=\"{2:.0}\">{count} {word}</text>",
                     spot.x,
-                    spot.x + 30.0,
+                    spot.x + 34.0,
                     bar - 8.0
                 );
+                if !bars.contains(&bar) {
+                    bars.push(bar);
+                }
             }
-            let _ = writeln!(
-                self.body,
-                "<rect class=\"nvs\" x=\"{PAD}\" y=\"{bar:.0}\" width=\"{:.0}\" height=\"30\" \
-                 rx=\"6\"/><text class=\"name\" x=\"{:.0}\" y=\"{:.0}\">{name}</text>",
-                width - 2.0 * PAD,
-                width / 2.0,
-                bar + 20.0
-            );
-            return bar + 30.0;
+            // One bar a row of sockets; the switches are the same.
+            for bar in &bars {
+                let _ = writeln!(
+                    self.body,
+                    "<rect class=\"nvs\" x=\"{PAD}\" y=\"{bar:.0}\" width=\"{:.0}\" height=\"30\" \
+                     rx=\"6\"/><text class=\"name\" x=\"{:.0}\" y=\"{:.0}\">{name}</text>",
+                    width - 2.0 * PAD,
+                    width / 2.0,
+                    bar + 20.0
+                );
+            }
+            return bars.into_iter().fold(bottom, |low, bar| low.max(bar + 30.0));
         }
         let mut deepest = bottom;
         for link in links {
@@ -398,8 +431,7 @@ fn nic_lines(ports: &[&super::Net], bus: String) -> Vec<String> {
         [one] if one.name == bus => vec!["NIC".to_owned(), bus],
         [one] => vec![short(&one.name), speed(one), bus],
         [one, other] => {
-            let both = format!("{}, {}", one.name, other.name);
-            vec![short(&both), format!("2 × {}", speed(one)), bus]
+            vec![short(&one.name), short(&other.name), format!("2 × {}", speed(one)), bus]
         }
         [one, rest @ ..] => vec![short(&one.name), format!("and {} more", rest.len()), bus],
     }
@@ -413,7 +445,7 @@ fn rate(gb_per_s: f64) -> String {
 /// What fits a box.
 fn short(text: &str) -> String {
     let letters = text.chars().count();
-    if letters <= 16 { text.to_owned() } else { text.chars().take(15).chain(['…']).collect() }
+    if letters <= 14 { text.to_owned() } else { text.chars().take(13).chain(['…']).collect() }
 }
 
 /// Text between tags.

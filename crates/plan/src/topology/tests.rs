@@ -297,7 +297,7 @@ fn the_matrix_is_printed_and_read_back() {
     let printed =
         format!("{}\nLegend:\n{}", matrix.table(), matrix.legend().replace(" = mlx", ": mlx"));
     assert_eq!(matrix::read(&printed).unwrap(), matrix, "{printed}");
-    assert!(printed.contains("PIX  = through one PCIe switch"), "{printed}");
+    assert!(printed.contains("PIX   = through one PCIe switch"), "{printed}");
 }
 
 #[test]
@@ -364,7 +364,7 @@ fn the_picture_shows_every_device_and_is_well_formed() {
     let levels = Levels::default();
     let paths = Paths::as_used(&topology, &levels);
     let chosen = affinities(&topology, &paths, &levels);
-    let drawn = picture::svg(&topology, &paths, &chosen, "a <machine>");
+    let drawn = picture::svg(&topology, &chosen, "a <machine>");
     let parsed = roxmltree::Document::parse(&drawn).unwrap();
     let has = |wanted: &str| parsed.descendants().any(|node| node.text() == Some(wanted));
     for wanted in ["GPU0", "GPU7", "mlx5_0", "<evil>\"&", "NUMA 1", "NVSwitch", "a <machine>"] {
@@ -375,7 +375,7 @@ fn the_picture_shows_every_device_and_is_well_formed() {
     };
     assert_eq!((class("way"), class("gpu"), class("nic"), class("pci")), (8, 8, 8, 4));
     let empty = graph("<system><cpu numaid=\"0\"/></system>");
-    let drawn = picture::svg(&empty, &Paths::physical(&empty), &[], "empty");
+    let drawn = picture::svg(&empty, &[], "empty");
     assert!(roxmltree::Document::parse(&drawn).is_ok());
 }
 

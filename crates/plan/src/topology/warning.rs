@@ -129,7 +129,8 @@ fn uneven_nvlinks(topology: &Topology, found: &mut Vec<String>) {
             if there != back {
                 let (one, other) = (topology.name(one), topology.name(other));
                 found.push(format!(
-                    "{one} has {there} NVLinks to {other}, which has {back} back; a link is broken"
+                    "{one} sees {there} of the NVLinks or XGMI links to {other}, which sees {back}; \
+                     a link is broken"
                 ));
             }
         }

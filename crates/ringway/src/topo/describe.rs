@@ -149,7 +149,10 @@ impl Machine {
         let below = |name: &String| self.nets.iter().find(|net| net.name == *name)?.bus;
         let bus = device.bus.or_else(|| device.below.iter().find_map(below));
         let mut net = Element::new("net").with("name", &device.name);
-        net.set("speed", device.mbit_per_s.unwrap_or(10_000));
+        // NCCL counts 10 Gb/s where nothing is said.
+        if let Some(mbit) = device.mbit_per_s {
+            net.set("speed", mbit);
+        }
         net.set("port", 0);
         net.set("latency", "0.000000");
         net.set("maxconn", 65_536);
