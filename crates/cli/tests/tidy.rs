@@ -82,6 +82,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "crates/ringway/src/executor/simulator/player.rs",
     "crates/ringway/src/ffi.rs",
     "crates/ringway/src/ffi/nvml.rs",
+    "crates/ringway/src/ffi/nvml/tests.rs",
     "crates/ringway/src/os.rs",
     "crates/ringway/src/reduce.rs",
     "crates/ringway/src/reduce/fold.rs",

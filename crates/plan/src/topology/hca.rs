@@ -45,7 +45,7 @@ impl HcaFilter {
         Self { text: text.to_owned(), excludes, exact, entries }
     }
 
-    /// Whether a port of a device may be used. A port of 0 or less counts as any.
+    /// Whether a port of a device may be used; a port that is not known is any.
     #[must_use]
     pub fn allows(&self, name: &str, port: Option<i64>) -> bool {
         let matches = |entry: &Entry| {

@@ -11,6 +11,9 @@ use libloading::Library;
 
 use super::{FfiError, function, open};
 
+#[cfg(test)]
+mod tests;
+
 const NAME: &str = "NVML";
 /// Bytes of a device's name.
 const NAME_BYTES: usize = 96;

@@ -49,9 +49,9 @@ impl PciDevice {
     /// Whether it is a GPU of a maker whose GPUs compute.
     #[must_use]
     pub fn is_gpu(&self) -> bool {
-        let accelerates = [0x03, 0x12].contains(&(self.class >> 16));
-        // 0x0301 is a VGA adapter of old; 0x0300 is a GPU with a display or a BMC's.
-        accelerates && [0x10de, 0x1002].contains(&self.vendor)
+        // Displays (which a BMC has too) and processing accelerators (Instinct).
+        let computes = [0x03, 0x12].contains(&(self.class >> 16));
+        computes && [0x10de, 0x1002].contains(&self.vendor)
     }
 
     /// Whether it is an NVSwitch.
