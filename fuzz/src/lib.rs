@@ -17,6 +17,12 @@ use ringway::error::RankIdentity;
 use ringway_plan::algorithm::Algorithm;
 use ringway_plan::calibration::Calibration;
 use ringway_plan::json;
+use ringway_plan::topology::channel::{CrossNic, channels};
+use ringway_plan::topology::level::Levels;
+use ringway_plan::topology::matrix::{self, Matrix};
+use ringway_plan::topology::nearest::affinities;
+use ringway_plan::topology::path::Paths;
+use ringway_plan::topology::{Topology, picture, warning, xml};
 
 pub use ringway::fuzzing::{control_connection, data_connection, unique_id};
 
@@ -24,7 +30,7 @@ pub use ringway::fuzzing::{control_connection, data_connection, unique_id};
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 10] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("config", config),
     ("control_connection", control_connection),
     ("control_message", control_message),
@@ -33,6 +39,7 @@ pub const TARGETS: [(&str, Target); 10] = [
     ("introduction", introduction),
     ("launcher", launcher),
     ("plan_json", plan_json),
+    ("topo_xml", topo_xml),
     ("tuning_json", tuning_json),
     ("unique_id", unique_id),
 ];
@@ -145,6 +152,33 @@ pub fn plan_json(bytes: &[u8]) {
         let again = json::from_json(&json::to_json(&plan)).expect("what was written can be read");
         assert_eq!(again, plan);
     }
+}
+
+/// A topology file, or the saved text of `nvidia-smi topo -m`: refused with a place in it, or read
+/// without loss and worked out to the end.
+pub fn topo_xml(bytes: &[u8]) {
+    if let Ok(matrix) = matrix::read(&String::from_utf8_lossy(bytes)) {
+        assert!(matrix.rows.iter().all(|row| row.cells.len() == matrix.rows.len()));
+        let _ = (matrix.table(), matrix.legend());
+    }
+    let document = match xml::read(bytes) {
+        Ok(document) => document,
+        Err(error) => {
+            assert!(error.line >= 1 && error.column >= 1 && !error.what.is_empty());
+            return;
+        }
+    };
+    assert_eq!(xml::read(xml::write(&document).as_bytes()).as_ref(), Ok(&document));
+    let Ok(topology) = Topology::from_document(&document) else { return };
+    let levels = Levels::default();
+    let paths = Paths::as_used(&topology, &levels);
+    let chosen = affinities(&topology, &paths, &levels);
+    assert_eq!(chosen.len(), topology.gpus().len());
+    for ring in channels(&topology, &paths, CrossNic::default()) {
+        assert_eq!(ring.gpus.len(), chosen.len());
+    }
+    let _ = (Matrix::of(&topology).table(), warning::warnings(&topology, &chosen));
+    assert!(picture::svg(&topology, &chosen, "fuzz").ends_with("</svg>\n"));
 }
 
 /// `NAME=value` lines.

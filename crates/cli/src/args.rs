@@ -14,8 +14,9 @@ use crate::perf::args::PerfArgs;
 use crate::plan::PlanArgs;
 use crate::plan::explain::ExplainArgs;
 use crate::run::args::RunArgs;
+use crate::topo::TopoArgs;
 use crate::tune::TuneArgs;
-use crate::{doctor, env, launch, output, perf, plan, run, tune};
+use crate::{doctor, env, launch, output, perf, plan, run, topo, tune};
 
 /// Help is laid out for this width, however wide the terminal is.
 const HELP_COLUMNS: usize = 80;
@@ -32,6 +33,7 @@ const HELP_COLUMNS: usize = 80;
   ringway run -n 4 -- python train.py     start 4 ranks of a program
   ringway explain all_reduce -n 4         candidates, prices, the choice
   ringway tune                            measure this machine, keep it
+  ringway topo                            GPUs, NICs, what is between them
   ringway plan verify                     prove every algorithm
   ringway env                             settings, sources, mistakes
   ringway doctor --log job.log            what is wrong, and the fix"
@@ -50,6 +52,7 @@ pub(crate) enum Command {
     Plan(PlanArgs),
     Explain(ExplainArgs),
     Tune(TuneArgs),
+    Topo(TopoArgs),
     Env(EnvArgs),
     Doctor(DoctorArgs),
     /// Become one rank of a local job (used by `run` and `perf`)
@@ -66,6 +69,7 @@ impl Command {
             Self::Plan(args) => plan::run(&args.command, &mut output::Stdout),
             Self::Explain(args) => plan::explain::run(args, &mut output::Stdout),
             Self::Tune(args) => tune::run(args),
+            Self::Topo(args) => topo::run(args),
             Self::Env(args) => env::run(args),
             Self::Doctor(args) => doctor::run(args),
             Self::RankExec(args) => launch::rank_exec::run(args),
@@ -80,6 +84,7 @@ impl Command {
             Self::Plan(_) => "plan",
             Self::Explain(_) => "explain",
             Self::Tune(_) => "tune",
+            Self::Topo(_) => "topo",
             Self::Env(_) => "env",
             Self::Doctor(_) => "doctor",
         }

@@ -14,6 +14,7 @@ mod plan;
 mod run;
 mod size;
 mod timing;
+mod topo;
 mod tune;
 
 use std::process::ExitCode;

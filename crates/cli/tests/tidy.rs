@@ -29,6 +29,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("transport", &["error", "os", "plan", "sync"]),
     ("executor", &["plan", "reduce", "sync", "transport"]),
     ("call", &["error", "plan"]),
+    ("ffi", &[]),
+    ("topo", &["ffi", "plan"]),
     (
         "communicator",
         &[
@@ -78,6 +80,9 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "crates/ringway/src/executor/simulator.rs",
     "crates/ringway/src/executor/simulator/memory.rs",
     "crates/ringway/src/executor/simulator/player.rs",
+    "crates/ringway/src/ffi.rs",
+    "crates/ringway/src/ffi/nvml.rs",
+    "crates/ringway/src/ffi/nvml/tests.rs",
     "crates/ringway/src/os.rs",
     "crates/ringway/src/reduce.rs",
     "crates/ringway/src/reduce/fold.rs",

@@ -18,6 +18,7 @@ pub mod problem;
 pub mod prove;
 pub mod rng;
 pub mod sim;
+pub mod topology;
 pub mod types;
 pub mod verify;
 

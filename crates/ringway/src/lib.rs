@@ -22,6 +22,7 @@ pub mod control;
 pub mod element;
 pub mod error;
 mod executor;
+mod ffi;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
@@ -30,6 +31,7 @@ mod os;
 pub mod reduce;
 mod sync;
 pub mod testing;
+pub mod topo;
 mod transport;
 pub mod tuning;
 

@@ -1,5 +1,7 @@
 //! Ranks as threads of one process, for tests, examples and documentation.
 
+pub mod machine;
+
 use crate::bootstrap::{Options, UniqueId};
 use crate::communicator::Communicator;
 use crate::config::Config;

@@ -14,6 +14,7 @@ fn help_ends_with_examples() {
         &["env", "--help"],
         &["env", "lint", "--help"],
         &["env", "suggest", "--help"],
+        &["topo", "--help"],
     ] {
         let done = finish(&mut ringway(args));
         assert_eq!(done.status.code(), Some(0));

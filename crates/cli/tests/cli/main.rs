@@ -12,4 +12,5 @@ mod perf;
 mod plan;
 mod process;
 mod run;
+mod topo;
 mod tune;

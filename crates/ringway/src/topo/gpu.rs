@@ -1,0 +1,229 @@
+//! GPUs: on the PCI bus, in the drivers' own trees, and in NVML on the live machine.
+
+use serde::Serialize;
+
+use super::Root;
+use super::pci::PciDevice;
+use crate::ffi::nvml::{LinkEnd, Nvml};
+use crate::plan::topology::bus::BusId;
+use crate::plan::topology::matrix::{self, Cell};
+
+const KFD: &str = "/sys/class/kfd/kfd/topology/nodes";
+/// Kind of an `io_link` that is XGMI.
+const KFD_XGMI: &str = "11";
+/// NVLinks a GPU has at the most; more between all pairs means switches.
+const NVLINKS_MOST: u32 = 18;
+
+/// A GPU.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GpuDevice {
+    /// Its number: in the order of the bus, as the drivers count.
+    pub index: u32,
+    /// Where it is.
+    pub bus: BusId,
+    /// Who makes it.
+    pub maker: GpuMaker,
+    /// Its product name, where a driver tells it.
+    pub name: Option<String>,
+    /// Compute capability: 90 for 9.0.
+    pub sm: Option<u32>,
+    /// Architecture of an AMD GPU: `gfx942`.
+    pub gcn: Option<String>,
+    /// Links to other GPUs and to switches.
+    pub links: Vec<GpuLink>,
+}
+
+/// Makers of GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GpuMaker {
+    /// NVIDIA.
+    Nvidia,
+    /// AMD.
+    Amd,
+}
+
+/// Links of a GPU to one other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct GpuLink {
+    /// The other GPU; nothing for the switches.
+    pub to: Option<BusId>,
+    /// How many.
+    pub count: u32,
+}
+
+/// Every GPU. What cannot be asked is noted.
+pub(super) fn devices(root: &Root, pci: &[PciDevice], notes: &mut Vec<String>) -> Vec<GpuDevice> {
+    let mut gpus: Vec<GpuDevice> = pci
+        .iter()
+        .filter(|device| device.is_gpu() && device.physical_function.is_none())
+        .map(|device| {
+            let maker = if device.vendor == 0x10de { GpuMaker::Nvidia } else { GpuMaker::Amd };
+            let name = match maker {
+                GpuMaker::Nvidia => driver_name(root, device.bus),
+                GpuMaker::Amd => None,
+            };
+            GpuDevice {
+                index: 0,
+                bus: device.bus,
+                maker,
+                name,
+                sm: None,
+                gcn: None,
+                links: Vec::new(),
+            }
+        })
+        .collect();
+    add_kfd(root, &mut gpus);
+    for (index, gpu) in (0..).zip(&mut gpus) {
+        gpu.index = index;
+    }
+    if gpus.iter().any(|gpu| gpu.maker == GpuMaker::Nvidia) {
+        if root.is_live() {
+            match Nvml::open() {
+                Ok(nvml) => add_nvml(&nvml, &mut gpus, notes),
+                Err(error) => notes.push(format!("NVLinks are not known: {error}")),
+            }
+        } else {
+            add_saved_matrix(root, &mut gpus, notes);
+        }
+    }
+    gpus
+}
+
+/// The name in `/proc/driver/nvidia/gpus/0000:0f:00.0/information`.
+fn driver_name(root: &Root, bus: BusId) -> Option<String> {
+    let path = format!("/proc/driver/nvidia/gpus/{bus}/information");
+    let text = root.read(path).ok().flatten()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("Model:"))?;
+    Some(line.trim().to_owned())
+}
+
+/// Numbers in a KFD `properties` file: one name and one value a line.
+fn property<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| {
+        let (key, value) = line.trim().split_once(' ')?;
+        (key == name).then(|| value.trim())
+    })
+}
+
+/// Architectures and XGMI links of AMD GPUs.
+fn add_kfd(root: &Root, gpus: &mut [GpuDevice]) {
+    let mut nodes: Vec<(u32, BusId)> = Vec::new();
+    let names = root.list(KFD).unwrap_or_default();
+    let ids: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    for &id in &ids {
+        let text = root.read(format!("{KFD}/{id}/properties")).ok().flatten().unwrap_or_default();
+        let number = |name| property(&text, name).and_then(|value| value.parse::<u32>().ok());
+        if number("simd_count").unwrap_or(0) == 0 {
+            continue; // a CPU
+        }
+        let Some(location) = number("location_id") else { continue };
+        let byte = |value: u32| u8::try_from(value & 0xff).unwrap_or(0);
+        let bus = BusId {
+            domain: number("domain").unwrap_or(0),
+            bus: byte(location >> 8),
+            device: byte(location >> 3) & 0x1f,
+            function: byte(location) & 0x07,
+        };
+        nodes.push((id, bus));
+        if let Some(gpu) = gpus.iter_mut().find(|gpu| gpu.bus == bus) {
+            gpu.gcn = number("gfx_target_version").filter(|v| *v > 0).map(|version| {
+                format!("gfx{}{:x}{:x}", version / 10_000, version / 100 % 100, version % 100)
+            });
+        }
+    }
+    for &(id, bus) in &nodes {
+        let links = root.list(format!("{KFD}/{id}/io_links")).unwrap_or_default();
+        for link in links {
+            let path = format!("{KFD}/{id}/io_links/{link}/properties");
+            let text = root.read(path).ok().flatten().unwrap_or_default();
+            if property(&text, "type") != Some(KFD_XGMI) {
+                continue;
+            }
+            let to = property(&text, "node_to").and_then(|value| value.parse::<u32>().ok());
+            let peer = nodes.iter().find(|(node, _)| Some(*node) == to).map(|(_, bus)| *bus);
+            let gpu = gpus.iter_mut().find(|gpu| gpu.bus == bus);
+            if let (Some(gpu), Some(peer)) = (gpu, peer) {
+                add_link(gpu, Some(peer), 1);
+            }
+        }
+    }
+}
+
+fn add_link(gpu: &mut GpuDevice, to: Option<BusId>, count: u32) {
+    match gpu.links.iter_mut().find(|link| link.to == to) {
+        Some(link) => link.count += count,
+        None => gpu.links.push(GpuLink { to, count }),
+    }
+}
+
+/// Names, capabilities and NVLinks, from the driver's library.
+fn add_nvml(nvml: &Nvml, gpus: &mut [GpuDevice], notes: &mut Vec<String>) {
+    let known = match nvml.gpus() {
+        Ok(known) => known,
+        Err(error) => {
+            notes.push(error.to_string());
+            return;
+        }
+    };
+    for one in known {
+        let bus: Option<BusId> = one.bus.parse().ok();
+        let Some(gpu) = gpus.iter_mut().find(|gpu| Some(gpu.bus) == bus) else {
+            notes.push(format!("NVML has a GPU at {}, the PCI bus has none there", one.bus));
+            continue;
+        };
+        gpu.name = Some(one.name).filter(|name| !name.is_empty()).or_else(|| gpu.name.take());
+        gpu.sm = one.sm;
+        for end in one.links {
+            match end {
+                LinkEnd::Gpu(bus) => {
+                    if let Ok(bus) = bus.parse() {
+                        add_link(gpu, Some(bus), 1);
+                    }
+                }
+                LinkEnd::Switch => add_link(gpu, None, 1),
+                LinkEnd::Other => {}
+            }
+        }
+    }
+}
+
+/// NVLinks from what `nvidia-smi topo -m` printed when the tree was copied.
+fn add_saved_matrix(root: &Root, gpus: &mut [GpuDevice], notes: &mut Vec<String>) {
+    let saved = match root.command_output("nvidia-smi-topo-m") {
+        Ok(Some(text)) => matrix::read_nvidia_smi(&text).map_err(|error| error.to_string()),
+        Ok(None) => {
+            notes.push("NVLinks are not known: no commands/nvidia-smi-topo-m.txt".to_owned());
+            return;
+        }
+        Err(error) => Err(error.to_string()),
+    };
+    let saved = match saved {
+        Ok(saved) => saved,
+        Err(error) => {
+            notes.push(format!("nvidia-smi-topo-m: {error}"));
+            return;
+        }
+    };
+    let count = |one: usize, other: usize| match saved
+        .between(&format!("GPU{one}"), &format!("GPU{other}"))
+    {
+        Some(Cell::NvLink(count)) => *count,
+        _ => 0,
+    };
+    let buses: Vec<BusId> = gpus.iter().map(|gpu| gpu.bus).collect();
+    for (one, gpu) in gpus.iter_mut().enumerate() {
+        let counts: Vec<u32> = (0..buses.len()).map(|other| count(one, other)).collect();
+        let total: u32 = counts.iter().sum();
+        let most = counts.iter().copied().max().unwrap_or(0);
+        if total > NVLINKS_MOST {
+            // More than it has plugs for: the same links lead to all, through switches.
+            add_link(gpu, None, most);
+        } else {
+            for (other, count) in counts.into_iter().enumerate().filter(|(_, count)| *count > 0) {
+                add_link(gpu, Some(buses[other]), count);
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The PCI bus: every device, what it hangs on, and how its link runs.
+
+use serde::Serialize;
+
+use super::Root;
+use crate::plan::topology::bus::{BusId, tenths_of_gt};
+
+/// Where the kernel lists the devices.
+const DEVICES: &str = "/sys/bus/pci/devices";
+
+/// One device on the PCI bus.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct PciDevice {
+    /// Where it is.
+    pub bus: BusId,
+    /// Class, subclass and interface: 0x030200 is a GPU without display.
+    pub class: u32,
+    /// Vendor.
+    pub vendor: u16,
+    /// Device.
+    pub device: u16,
+    /// Vendor of the board.
+    pub subsystem_vendor: u16,
+    /// The board.
+    pub subsystem_device: u16,
+    /// Its driver, where one is bound.
+    pub driver: Option<String>,
+    /// Its NUMA node; -1 where the firmware does not say.
+    pub numa: i64,
+    /// The bridges above it, the nearest first.
+    pub above: Vec<BusId>,
+    /// The host bridge at the top: `pci0000:5d`.
+    pub host_bridge: Option<String>,
+    /// Speed now.
+    pub current_speed: Option<String>,
+    /// Lanes now.
+    pub current_width: Option<u32>,
+    /// The device's own highest speed.
+    pub max_speed: Option<String>,
+    /// The device's own number of lanes.
+    pub max_width: Option<u32>,
+    /// Virtual functions it has, and could have, where it can have any.
+    pub virtual_functions: Option<(u32, u32)>,
+    /// The device it is a virtual function of.
+    pub physical_function: Option<BusId>,
+}
+
+impl PciDevice {
+    /// Whether it is a GPU of a maker whose GPUs compute.
+    #[must_use]
+    pub fn is_gpu(&self) -> bool {
+        // Displays (which a BMC has too) and processing accelerators (Instinct).
+        let computes = [0x03, 0x12].contains(&(self.class >> 16));
+        computes && [0x10de, 0x1002].contains(&self.vendor)
+    }
+
+    /// Whether it is an NVSwitch.
+    #[must_use]
+    pub fn is_nvswitch(&self) -> bool {
+        self.vendor == 0x10de && self.class >> 8 == 0x0680
+    }
+}
+
+/// Every device, by bus id. What cannot be read is left out and noted.
+pub(super) fn devices(root: &Root, notes: &mut Vec<String>) -> Vec<PciDevice> {
+    let names = root.list(DEVICES).unwrap_or_else(|error| {
+        notes.push(error.to_string());
+        Vec::new()
+    });
+    let mut found: Vec<PciDevice> = Vec::new();
+    for name in names {
+        let Ok(bus) = name.parse::<BusId>() else { continue };
+        match device(root, bus, &format!("{DEVICES}/{name}")) {
+            Ok(device) => found.push(device),
+            Err(error) => notes.push(error.to_string()),
+        }
+    }
+    found.sort_by_key(|device| device.bus);
+    found
+}
+
+fn device(root: &Root, bus: BusId, folder: &str) -> Result<PciDevice, super::RootError> {
+    let place = root.link(folder)?.unwrap_or_default();
+    let mut above = Vec::new();
+    let mut host_bridge = None;
+    for part in place.split('/') {
+        if let Ok(one) = part.parse::<BusId>() {
+            above.push(one);
+        } else if above.is_empty() && part.starts_with("pci") {
+            host_bridge = Some(part.to_owned());
+        }
+    }
+    // The last is the device itself.
+    above.pop();
+    above.reverse();
+    let word = |name: &str| root.read(format!("{folder}/{name}")).ok().flatten();
+    let text = |name: &str| word(name).filter(|text| !text.is_empty() && !text.contains("Unknown"));
+    let number = |name: &str| root.number::<u32>(format!("{folder}/{name}")).ok().flatten();
+    // A device without a PCI Express link has 255 lanes, or none.
+    let width = |name: &str| number(name).filter(|width| (1..=64).contains(width));
+    let id = |name: &str| number(name).and_then(|id| u16::try_from(id).ok()).unwrap_or(0);
+    let base = |name: &str| {
+        let target = root.link(format!("{folder}/{name}")).ok().flatten()?;
+        target.rsplit('/').next().map(str::to_owned)
+    };
+    let class = root.number::<u32>(format!("{folder}/class"))?.unwrap_or(0);
+    let most = number("sriov_totalvfs").filter(|most| *most > 0);
+    Ok(PciDevice {
+        bus,
+        class,
+        vendor: id("vendor"),
+        device: id("device"),
+        subsystem_vendor: id("subsystem_vendor"),
+        subsystem_device: id("subsystem_device"),
+        driver: base("driver").filter(|_| root.exists(format!("{folder}/driver"))),
+        numa: root.number(format!("{folder}/numa_node")).ok().flatten().unwrap_or(-1),
+        above,
+        host_bridge,
+        current_speed: text("current_link_speed"),
+        current_width: width("current_link_width"),
+        max_speed: text("max_link_speed"),
+        max_width: width("max_link_width"),
+        virtual_functions: most.map(|most| (number("sriov_numvfs").unwrap_or(0), most)),
+        physical_function: base("physfn").and_then(|name| name.parse().ok()),
+    })
+}
+
+/// What a link can do: the lesser of its two ends.
+pub(super) fn agreed(device: &PciDevice, port: Option<&PciDevice>) -> (String, u32) {
+    let slower = |one: &Option<String>, other: Option<&String>| {
+        let rate = |text: Option<&String>| text.and_then(|text| tenths_of_gt(text));
+        match (rate(one.as_ref()), rate(other)) {
+            (Some(ours), Some(theirs)) if theirs < ours => other.cloned(),
+            (None, _) => other.cloned(),
+            _ => one.clone(),
+        }
+    };
+    let speed = slower(&device.max_speed, port.and_then(|port| port.max_speed.as_ref()));
+    let widths = [device.max_width, port.and_then(|port| port.max_width)];
+    let width = widths.into_iter().flatten().min().unwrap_or(0);
+    (speed.unwrap_or_default(), width)
+}
