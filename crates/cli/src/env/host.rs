@@ -1,33 +1,23 @@
-//! What this machine's network looks like, read from `/sys` below a root folder.
+//! What settings must fit of a machine: its RDMA ports and network interfaces.
 //!
-//! *Invariant*: only small files of fixed places are read; what cannot be read is not there. This is the one
-//! place to swap for `ringway::topo::Root` when that exists: [`Host::read`] is all that others use.
+//! *Invariant*: what cannot be read is not there.
 
-use std::fs;
 use std::path::Path;
 
-/// Entries of a folder that are looked at.
-const MOST: usize = 4096;
-/// Entries of a port's address table.
-const GIDS: usize = 256;
+use ringway::topo::{GidKind, Machine, NetDevice, NetKind, RdmaPort, Root};
 
 /// One entry of a port's address table.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Gid {
     pub(crate) index: u32,
     pub(crate) address: String,
-    /// `RoCE v2`, `IB/RoCE v1`.
-    pub(crate) kind: String,
+    pub(crate) kind: GidKind,
 }
 
 impl Gid {
-    fn is_set(&self) -> bool {
-        self.address.bytes().any(|byte| byte != b'0' && byte != b':')
-    }
-
     /// RoCE v2 with an address that is routed: what NCCL should use.
     pub(crate) fn is_routable_v2(&self) -> bool {
-        self.kind.contains("v2") && self.is_set() && !self.address.starts_with("fe80")
+        self.kind == GidKind::RoceV2 && !self.address.starts_with("fe80")
     }
 }
 
@@ -66,30 +56,14 @@ pub(crate) struct Host {
 impl Host {
     /// Reads below `root`, `/` for this machine.
     pub(crate) fn read(root: &Path) -> Self {
-        let mut host = Self::default();
-        for device in names(&root.join("sys/class/infiniband")) {
-            let ports = root.join("sys/class/infiniband").join(&device).join("ports");
-            for port in names(&ports) {
-                if let Ok(number) = port.parse() {
-                    host.ports.push(read_port(&device, number, &ports.join(&port)));
-                }
-            }
-        }
-        for name in names(&root.join("sys/class/net")) {
-            let folder = root.join("sys/class/net").join(&name);
-            if !folder.is_dir() {
-                continue; // bonding_masters
-            }
-            host.interfaces.push(Interface {
-                is_up: word(&folder.join("operstate"))
-                    .is_some_and(|state| state == "up" || state == "unknown"),
-                is_physical: folder.join("device").exists(),
-                speed: word(&folder.join("speed")).and_then(|speed| speed.parse().ok()),
-                is_ipoib: word(&folder.join("type")).as_deref() == Some("32"),
-                name,
-            });
-        }
-        host
+        let root = if root == Path::new("/") { Root::live() } else { Root::at(root) };
+        let machine = Machine::discover(&root);
+        let ports = machine
+            .rdma
+            .iter()
+            .flat_map(|device| device.ports.iter().map(|port| port_of(&device.name, port)));
+        let interfaces = machine.nets.iter().map(interface_of);
+        Self { ports: ports.collect(), interfaces: interfaces.collect() }
     }
 
     /// Ports that carry data.
@@ -98,42 +72,29 @@ impl Host {
     }
 }
 
-fn read_port(device: &str, port: u32, folder: &Path) -> Port {
-    let mut gids = Vec::new();
-    for name in names(&folder.join("gids")).into_iter().take(GIDS) {
-        let Ok(index) = name.parse() else { continue };
-        let address = word(&folder.join("gids").join(&name)).unwrap_or_default();
-        let kind = word(&folder.join("gid_attrs/types").join(&name)).unwrap_or_default();
-        let gid = Gid { index, address, kind };
-        if gid.is_set() {
-            gids.push(gid);
-        }
-    }
-    gids.sort_by_key(|gid| gid.index);
-    let rate = word(&folder.join("rate")).unwrap_or_default();
+fn port_of(device: &str, port: &RdmaPort) -> Port {
+    let gids = port.gids.iter().map(|gid| Gid {
+        index: u32::try_from(gid.index).unwrap_or(u32::MAX),
+        address: gid.gid.clone(),
+        kind: gid.kind,
+    });
+    let gbit_per_s = port.mbit_per_s.unwrap_or(0) / 1000;
     Port {
         device: device.to_owned(),
-        port,
-        is_ethernet: word(&folder.join("link_layer")).as_deref() == Some("Ethernet"),
-        is_active: word(&folder.join("state")).is_some_and(|state| state.contains("ACTIVE")),
-        rate: rate.split([' ', '.']).next().and_then(|rate| rate.parse().ok()).unwrap_or(0),
-        gids,
+        port: port.number,
+        is_ethernet: port.link_layer == "Ethernet",
+        is_active: port.is_active(),
+        rate: u32::try_from(gbit_per_s).unwrap_or(u32::MAX),
+        gids: gids.collect(),
     }
 }
 
-/// The names in a folder, in order.
-fn names(folder: &Path) -> Vec<String> {
-    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
-    let mut names: Vec<String> =
-        entries.take(MOST).filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
-    names.sort();
-    names
-}
-
-/// The text of a small file without blanks around it.
-fn word(path: &Path) -> Option<String> {
-    use std::io::Read as _;
-    let mut text = Vec::new();
-    fs::File::open(path).ok()?.take(4096).read_to_end(&mut text).ok()?;
-    Some(String::from_utf8_lossy(&text).trim().to_owned())
+fn interface_of(net: &NetDevice) -> Interface {
+    Interface {
+        name: net.name.clone(),
+        is_up: net.state == "up" || net.state == "unknown",
+        is_physical: matches!(net.kind, NetKind::Physical | NetKind::VirtualFunction),
+        speed: net.mbit_per_s.and_then(|speed| u32::try_from(speed).ok()),
+        is_ipoib: net.is_ipoib,
+    }
 }

@@ -146,6 +146,8 @@ fn meeting(host: &Host, fabric: Fabric) -> Option<&Interface> {
 
 #[cfg(test)]
 mod tests {
+    use ringway::topo::GidKind;
+
     use super::super::host::Gid;
     use super::super::lint::{Input, lint};
     use super::super::source::from_text;
@@ -154,7 +156,7 @@ mod tests {
 
     fn port(device: &str, is_ethernet: bool, rate: u32) -> Port {
         let address = "0000:0000:0000:0000:0000:ffff:0a00:0001".to_owned();
-        let gids = vec![Gid { index: 3, address, kind: "RoCE v2".to_owned() }];
+        let gids = vec![Gid { index: 3, address, kind: GidKind::RoceV2 }];
         Port { device: device.to_owned(), port: 1, is_ethernet, is_active: true, rate, gids }
     }
 
@@ -236,6 +238,7 @@ mod tests {
         write(&format!("{port}/gids/3"), "0000:0000:0000:0000:0000:ffff:0a00:0001\n");
         write(&format!("{port}/gid_attrs/types/3"), "RoCE v2\n");
         write("sys/class/net/eth0/operstate", "up\n");
+        write("sys/class/net/eth0/mtu", "9000\n");
         write("sys/class/net/eth0/device/vendor", "0x15b3\n");
         write("sys/class/net/eth0/speed", "25000\n");
         write("sys/class/net/bonding_masters", "bond0\n");

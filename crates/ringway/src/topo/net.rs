@@ -29,6 +29,8 @@ pub struct NetDevice {
     pub address: Option<String>,
     /// The bond or bridge it belongs to.
     pub master: Option<String>,
+    /// Whether it is IP over InfiniBand.
+    pub is_ipoib: bool,
     /// Members of a bond or bridge, or what a VLAN stands on.
     pub below: Vec<String>,
 }
@@ -117,6 +119,7 @@ fn device(root: &Root, name: &str) -> NetDevice {
         bus: bus_of(root, &folder),
         address: text("address"),
         master: base("master"),
+        is_ipoib: text("type").as_deref() == Some("32"),
         below: lower,
     }
 }

@@ -1,3 +1,5 @@
+use ringway::topo::GidKind;
+
 use super::super::host::{Gid, Interface, Port};
 use super::super::source::from_text;
 use super::*;
@@ -119,16 +121,12 @@ fn sound_settings_are_left_alone() {
 }
 
 fn machine() -> Host {
-    let gid = |index, address: &str, kind: &str| Gid {
-        index,
-        address: address.to_owned(),
-        kind: kind.to_owned(),
-    };
+    let gid = |index, address: &str, kind| Gid { index, address: address.to_owned(), kind };
     let gids = vec![
-        gid(0, "fe80:0000:0000:0000:0000:0000:0000:0001", "IB/RoCE v1"),
-        gid(1, "fe80:0000:0000:0000:0000:0000:0000:0001", "RoCE v2"),
-        gid(2, "0000:0000:0000:0000:0000:ffff:0a00:0001", "IB/RoCE v1"),
-        gid(3, "0000:0000:0000:0000:0000:ffff:0a00:0001", "RoCE v2"),
+        gid(0, "fe80:0000:0000:0000:0000:0000:0000:0001", GidKind::RoceV1),
+        gid(1, "fe80:0000:0000:0000:0000:0000:0000:0001", GidKind::RoceV2),
+        gid(2, "0000:0000:0000:0000:0000:ffff:0a00:0001", GidKind::RoceV1),
+        gid(3, "0000:0000:0000:0000:0000:ffff:0a00:0001", GidKind::RoceV2),
     ];
     let port = Port {
         device: "mlx5_1".to_owned(),
