@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::doctor::DoctorArgs;
 use crate::env::EnvArgs;
 use crate::launch::rank_exec::RankExecArgs;
 use crate::perf::args::PerfArgs;
@@ -14,7 +15,7 @@ use crate::plan::PlanArgs;
 use crate::plan::explain::ExplainArgs;
 use crate::run::args::RunArgs;
 use crate::tune::TuneArgs;
-use crate::{env, launch, output, perf, plan, run, tune};
+use crate::{doctor, env, launch, output, perf, plan, run, tune};
 
 /// Help is laid out for this width, however wide the terminal is.
 const HELP_COLUMNS: usize = 80;
@@ -32,7 +33,8 @@ const HELP_COLUMNS: usize = 80;
   ringway explain all_reduce -n 4         candidates, prices, the choice
   ringway tune                            measure this machine, keep it
   ringway plan verify                     prove every algorithm
-  ringway env                             settings, sources, mistakes"
+  ringway env                             settings, sources, mistakes
+  ringway doctor --log job.log            what is wrong, and the fix"
 )]
 pub(crate) struct Cli {
     /// What to do.
@@ -49,6 +51,7 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     Tune(TuneArgs),
     Env(EnvArgs),
+    Doctor(DoctorArgs),
     /// Become one rank of a local job (used by `run` and `perf`)
     #[command(name = "rank-exec", hide = true)]
     RankExec(RankExecArgs),
@@ -64,6 +67,7 @@ impl Command {
             Self::Explain(args) => plan::explain::run(args, &mut output::Stdout),
             Self::Tune(args) => tune::run(args),
             Self::Env(args) => env::run(args),
+            Self::Doctor(args) => doctor::run(args),
             Self::RankExec(args) => launch::rank_exec::run(args),
         }
     }
@@ -77,6 +81,7 @@ impl Command {
             Self::Explain(_) => "explain",
             Self::Tune(_) => "tune",
             Self::Env(_) => "env",
+            Self::Doctor(_) => "doctor",
         }
     }
 }

@@ -1,10 +1,11 @@
 //! The `ringway` command: measure, start and explain collectives.
 //!
 //! One file per subcommand: [`perf`] measures collectives, [`tune`] keeps what they take,
-//! [`run`] starts a local job. All start their ranks through [`launch`]. Everything printed goes through [`output`].
+//! [`run`] starts a local job, [`doctor`] says what is wrong. All start their ranks through [`launch`]. Everything printed goes through [`output`].
 #![forbid(unsafe_code)]
 
 mod args;
+mod doctor;
 mod env;
 mod launch;
 mod output;
@@ -20,7 +21,10 @@ use std::process::ExitCode;
 use clap::Parser as _;
 
 fn main() -> ExitCode {
-    let command = args::Cli::parse().command;
+    let command = match args::Cli::try_parse() {
+        Ok(cli) => cli.command,
+        Err(error) => return usage(&error),
+    };
     match command.run() {
         Ok(code) => code,
         Err(error) if output::is_broken_pipe(&error) => ExitCode::from(output::EXIT_BROKEN_PIPE),
@@ -28,5 +32,17 @@ fn main() -> ExitCode {
             output::failure(command.name(), &error);
             ExitCode::from(2)
         }
+    }
+}
+
+/// Shows help, or what is wrong with the arguments. For the commands whose exit code is a verdict a wrong
+/// argument is none.
+fn usage(error: &clap::Error) -> ExitCode {
+    let _nobody_to_tell = error.print();
+    let word = std::env::args().nth(1).unwrap_or_default();
+    match error.exit_code() {
+        0 => ExitCode::SUCCESS,
+        _ if word == "doctor" => ExitCode::from(doctor::finding::EXIT_CANNOT),
+        code => ExitCode::from(u8::try_from(code).unwrap_or(2)),
     }
 }

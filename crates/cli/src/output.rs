@@ -61,6 +61,15 @@ pub(crate) fn stdout_has_colour() -> bool {
     takes_colour(io::stdout().is_terminal(), |name| std::env::var(name).ok())
 }
 
+/// Columns of lines on standard output: the terminal's, at most 120 since longer lines read badly; 100 where
+/// it is none.
+pub(crate) fn columns() -> usize {
+    match rustix::termios::tcgetwinsize(io::stdout()) {
+        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col).clamp(40, 120),
+        _ => 100,
+    }
+}
+
 /// Whether standard error takes colours.
 pub(crate) fn stderr_has_colour() -> bool {
     takes_colour(io::stderr().is_terminal(), |name| std::env::var(name).ok())
