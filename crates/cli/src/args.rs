@@ -14,8 +14,9 @@ use crate::perf::args::PerfArgs;
 use crate::plan::PlanArgs;
 use crate::plan::explain::ExplainArgs;
 use crate::run::args::RunArgs;
+use crate::snapshot::SnapshotArgs;
 use crate::tune::TuneArgs;
-use crate::{doctor, env, launch, output, perf, plan, run, tune};
+use crate::{doctor, env, launch, output, perf, plan, run, snapshot, tune};
 
 /// Help is laid out for this width, however wide the terminal is.
 const HELP_COLUMNS: usize = 80;
@@ -34,7 +35,9 @@ const HELP_COLUMNS: usize = 80;
   ringway tune                            measure this machine, keep it
   ringway plan verify                     prove every algorithm
   ringway env                             settings, sources, mistakes
-  ringway doctor --log job.log            what is wrong, and the fix"
+  ringway doctor                          what is wrong with this machine
+  ringway doctor --log job.log            what is wrong with a job
+  ringway snapshot                        this machine's facts in a file"
 )]
 pub(crate) struct Cli {
     /// What to do.
@@ -52,6 +55,7 @@ pub(crate) enum Command {
     Tune(TuneArgs),
     Env(EnvArgs),
     Doctor(DoctorArgs),
+    Snapshot(SnapshotArgs),
     /// Become one rank of a local job (used by `run` and `perf`)
     #[command(name = "rank-exec", hide = true)]
     RankExec(RankExecArgs),
@@ -68,6 +72,7 @@ impl Command {
             Self::Tune(args) => tune::run(args),
             Self::Env(args) => env::run(args),
             Self::Doctor(args) => doctor::run(args),
+            Self::Snapshot(args) => snapshot::run(args),
             Self::RankExec(args) => launch::rank_exec::run(args),
         }
     }
@@ -82,6 +87,7 @@ impl Command {
             Self::Tune(_) => "tune",
             Self::Env(_) => "env",
             Self::Doctor(_) => "doctor",
+            Self::Snapshot(_) => "snapshot",
         }
     }
 }
