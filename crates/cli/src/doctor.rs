@@ -4,8 +4,8 @@
 //! [`checks`], and [`fleet`] compares them. This file only takes the arguments, asks the right part and prints
 //! its report.
 
-mod checks;
-mod examine;
+pub(crate) mod checks;
+pub(crate) mod examine;
 pub(crate) mod finding;
 mod fleet;
 pub(crate) mod host;
@@ -13,7 +13,7 @@ mod html;
 mod log;
 pub(crate) mod sources;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -39,6 +39,9 @@ const SHOWN: usize = 160;
 pub(crate) struct Host {
     root: Root,
     files: RefCell<BTreeMap<String, Result<Option<String>, RootError>>>,
+    folders: RefCell<BTreeMap<String, Vec<String>>>,
+    kept: RefCell<BTreeMap<String, Result<String, String>>>,
+    configs: RefCell<BTreeMap<String, Result<pci::Config, String>>>,
     denied: RefCell<BTreeSet<String>>,
     outputs: OnceCell<BTreeMap<String, Result<String, String>>>,
     manifest: OnceCell<BTreeMap<String, String>>,
@@ -58,6 +61,9 @@ impl Host {
         Self {
             root,
             files: RefCell::default(),
+            folders: RefCell::default(),
+            kept: RefCell::default(),
+            configs: RefCell::default(),
             denied: RefCell::default(),
             outputs: OnceCell::new(),
             manifest: OnceCell::new(),
@@ -89,10 +95,10 @@ impl Host {
 
     /// The text of a file.
     pub(crate) fn read(&self, path: &str) -> Result<Option<String>, RootError> {
-        debug_assert!(sources::covers(path), "{path} is not in sources.rs");
         if let Some(known) = self.files.borrow().get(path) {
             return known.clone();
         }
+        debug_assert!(sources::covers(path), "{path} is not in sources.rs");
         let found = self.root.read(path);
         self.note(&found);
         self.files.borrow_mut().insert(path.to_owned(), found.clone());
@@ -115,10 +121,15 @@ impl Host {
 
     /// Names in a folder.
     pub(crate) fn list(&self, path: &str) -> Vec<String> {
+        if let Some(known) = self.folders.borrow().get(path) {
+            return known.clone();
+        }
         debug_assert!(sources::covers_folder(path), "{path} is not in sources.rs");
         let found = self.root.list(path);
         self.note(&found);
-        found.unwrap_or_default()
+        let names = found.unwrap_or_default();
+        self.folders.borrow_mut().insert(path.to_owned(), names.clone());
+        names
     }
 
     /// Whether something is there.
@@ -164,18 +175,28 @@ impl Host {
             "{name} is not in sources.rs"
         );
         if !self.root.is_live() {
-            return match self.root.command_output(name) {
-                Ok(Some(text)) => Ok(text),
-                Ok(None) => Err(match self.manifest().get(name) {
-                    Some(why) => format!("{name} gave nothing when the snapshot was made: {why}"),
-                    None => format!("commands/{name}.txt is not in the tree"),
-                }),
-                Err(error) => Err(error.to_string()),
-            };
+            if let Some(known) = self.kept.borrow().get(name) {
+                return known.clone();
+            }
+            let found = self.kept_output(name);
+            self.kept.borrow_mut().insert(name.to_owned(), found.clone());
+            return found;
         }
         match self.outputs().get(name) {
             Some(found) => found.clone(),
             None => Err(format!("{name} was not run")),
+        }
+    }
+
+    /// What a program printed when the tree was copied.
+    fn kept_output(&self, name: &str) -> Result<String, String> {
+        match self.root.command_output(name) {
+            Ok(Some(text)) => Ok(text),
+            Ok(None) => Err(match self.manifest().get(name) {
+                Some(why) => format!("{name} gave nothing when the snapshot was made: {why}"),
+                None => format!("commands/{name}.txt is not in the tree"),
+            }),
+            Err(error) => Err(error.to_string()),
         }
     }
 
@@ -253,6 +274,11 @@ impl Host {
             }
             all
         })
+    }
+
+    /// Whether variables are known: a copied tree may hold none.
+    pub(crate) fn knows_variables(&self) -> bool {
+        self.root.is_live() || self.root.command_output("environment").is_ok_and(|text| text.is_some())
     }
 
     /// A variable's value.

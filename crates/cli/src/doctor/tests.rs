@@ -75,8 +75,7 @@ fn an_empty_tree_gives_reasons_not_passes() {
         .filter(|finding| finding.verdict == Verdict::Pass)
         .map(|finding| finding.id.as_str())
         .collect();
-    // What is asked of variables and of a file's absence is answered by nothing being there.
-    assert_eq!(passes, ["sys-reboot", "env-01", "env-02", "env-05"]);
+    assert!(passes.is_empty(), "{passes:?}");
     for finding in &found.report.findings {
         assert!(!finding.evidence.is_empty(), "{}", finding.id);
     }

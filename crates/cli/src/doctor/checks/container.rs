@@ -169,6 +169,10 @@ fn device_nodes(host: &Host) -> Seen {
     }
     let mut nodes = host.list("/dev/infiniband");
     nodes.retain(|name| name.starts_with("uverbs"));
+    if nodes.is_empty() && host.facts().is_empty() {
+        let why = "/dev/infiniband is not in the tree, and nothing says that it was looked for";
+        return Seen::unknown("could not look whether RDMA device nodes may be opened", why);
+    }
     let mut tally = Tally::default();
     for node in &nodes {
         let line = format!("/dev/infiniband/{node}");

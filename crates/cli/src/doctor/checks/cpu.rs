@@ -132,7 +132,9 @@ fn offline(host: &Host) -> Seen {
 
 fn isolated(host: &Host) -> Seen {
     let path = format!("{CPU}/isolated");
-    let isolated = host.text(&path).unwrap_or_default();
+    let Some(isolated) = host.text(&path) else {
+        return Seen::unknown("could not look for isolated processors", format!("{path} is not there"));
+    };
     let status = host.text("/proc/self/status").unwrap_or_default();
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or("").trim();
     let evidence = format!("{path} = {isolated:?}, Cpus_allowed_list = {allowed:?}");

@@ -90,6 +90,12 @@ fn is_on(value: &str) -> bool {
     !["", "0"].contains(&value)
 }
 
+/// A check of variables that has nothing to go by.
+fn unknown(host: &Host, good: &str) -> Option<Seen> {
+    let why = "commands/environment.txt is not in the tree";
+    (!host.knows_variables()).then(|| Seen::unknown(format!("could not look whether {good}"), why))
+}
+
 /// Variables of a list that are set, as evidence.
 fn set<'a>(host: &'a Host, names: &[&'a str]) -> Vec<(&'a str, &'a str)> {
     names.iter().filter_map(|name| Some((*name, host.variable(name)?))).collect()
@@ -106,6 +112,9 @@ fn rdma_off(host: &Host) -> Seen {
         _ => value.eq_ignore_ascii_case("socket"),
     });
     if !off {
+        if let Some(unknown) = unknown(host, "a variable switches RDMA off") {
+            return unknown;
+        }
         return Seen::well("no variable switches RDMA off", format!("set: {:?}", shown(&pairs)));
     }
     let active = host.ports().iter().filter(|(_, port)| port.is_active()).count();
@@ -125,7 +134,8 @@ fn peers_off(host: &Host) -> Seen {
     if off || loc {
         Seen::fail("a variable switches peer access or shared memory off", evidence)
     } else {
-        Seen::well("peer access and shared memory are left on", evidence)
+        let good = "peer access and shared memory are left on";
+        unknown(host, good).unwrap_or_else(|| Seen::well(good, evidence))
     }
 }
 
@@ -203,7 +213,11 @@ fn pinned(host: &Host) -> Seen {
         if slow { tally.fail(line) } else { tally.warn(line) }
     }
     let seen = tally.seen("", "", "variables pin what NCCL should choose");
-    if seen.verdict.is_none() { Seen::well("nothing pins algorithm or protocol", "none of them is set") } else { seen }
+    if seen.verdict.is_some() {
+        return seen;
+    }
+    let good = "nothing pins algorithm or protocol";
+    unknown(host, good).unwrap_or_else(|| Seen::well(good, "none of them is set"))
 }
 
 fn timeouts(host: &Host) -> Seen {

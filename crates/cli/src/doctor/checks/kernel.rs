@@ -187,6 +187,8 @@ fn reboot(host: &Host) -> Seen {
     let path = "/var/run/reboot-required";
     if host.exists(path) {
         Seen::warn("an update waits for a reboot", format!("{path} is there"))
+    } else if host.text("/proc/uptime").is_none() {
+        Seen::unknown("could not look whether an update waits for a reboot", "/proc/uptime is not in the tree")
     } else {
         Seen::well("no update waits for a reboot", format!("{path} is not there"))
     }

@@ -138,6 +138,9 @@ fn no_limits() -> Seen {
 }
 
 fn locked_memory(host: &Host) -> Seen {
+    if host.is_container() && !host.hcas().is_empty() {
+        return Seen::absent("a container with RDMA: mem-02 looks");
+    }
     let Some(limit) = host.limit("Max locked memory") else { return no_limits() };
     let evidence = format!("{LIMITS}: Max locked memory = {}", bytes(limit));
     if host.has_capability(CAP_IPC_LOCK) == Some(true) && limit != u64::MAX {

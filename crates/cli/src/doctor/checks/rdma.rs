@@ -120,11 +120,11 @@ pub(super) const CHECKS: &[Check] = &[
     },
 ];
 
-/// Ports of the same board: those that should be alike.
-fn peers<'a>(host: &'a Host) -> BTreeMap<&'a str, Vec<(&'a Hca, &'a Port)>> {
-    let mut boards = BTreeMap::<&str, Vec<_>>::new();
+/// Ports of the same board and link layer: those that should be alike.
+fn peers<'a>(host: &'a Host) -> BTreeMap<(&'a str, bool), Vec<(&'a Hca, &'a Port)>> {
+    let mut boards = BTreeMap::<_, Vec<_>>::new();
     for (hca, port) in host.ports() {
-        boards.entry(hca.board.as_str()).or_default().push((hca, port));
+        boards.entry((hca.board.as_str(), port.ethernet)).or_default().push((hca, port));
     }
     boards
 }

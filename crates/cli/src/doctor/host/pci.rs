@@ -256,6 +256,15 @@ impl Host {
 
     /// What the configuration space says, or why that is not known.
     pub(crate) fn config(&self, address: &str) -> Result<Config, String> {
+        if let Some(known) = self.configs.borrow().get(address) {
+            return known.clone();
+        }
+        let found = self.read_config(address);
+        self.configs.borrow_mut().insert(address.to_owned(), found.clone());
+        found
+    }
+
+    fn read_config(&self, address: &str) -> Result<Config, String> {
         let path = format!("{DEVICES}/{address}/config");
         let found = match self.config_bytes(&path) {
             Ok(Some(bytes)) if bytes.len() <= 64 => {

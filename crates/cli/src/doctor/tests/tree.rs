@@ -17,6 +17,8 @@ enum Before {
     Link(PathBuf),
     /// A folder, which was moved here.
     Folder(PathBuf),
+    /// Nothing; a folder was made.
+    NoFolder,
 }
 
 /// The folder; gone when dropped.
@@ -66,9 +68,13 @@ impl Tree {
     }
 
     /// The place behind the links of a path, so that edits are made there.
-    fn real(&self, path: &str) -> PathBuf {
+    fn real(&mut self, path: &str) -> PathBuf {
         let path = self.at(path);
         let (folder, name) = (path.parent().unwrap(), path.file_name().unwrap());
+        let missing = folder.ancestors().take_while(|above| !above.exists()).last().map(Path::to_owned);
+        if let (Some(before), Some(missing)) = (&mut self.before, missing) {
+            before.push((missing, Before::NoFolder));
+        }
         fs::create_dir_all(folder).unwrap();
         folder.canonicalize().unwrap().join(name)
     }
@@ -152,6 +158,7 @@ impl Tree {
             let _gone = fs::remove_file(&place);
             match before {
                 Before::Nothing => {}
+                Before::NoFolder => fs::remove_dir_all(place).unwrap(),
                 Before::File(bytes) => fs::write(place, bytes).unwrap(),
                 Before::Link(target) => symlink(target, place).unwrap(),
                 Before::Folder(aside) => fs::rename(aside, place).unwrap(),
