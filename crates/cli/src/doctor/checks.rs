@@ -198,7 +198,8 @@ pub(crate) fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Check>> {
             );
         }
     }
-    let is_named = |check: &&Check| names.iter().any(|name| name == check.id || name == check.group);
+    let is_named =
+        |check: &&Check| names.iter().any(|name| name == check.id || name == check.group);
     Ok(checks.into_iter().filter(|check| names.is_empty() || is_named(check)).collect())
 }
 

@@ -79,7 +79,8 @@ pub(crate) fn run(args: &HostArgs, form: Form) -> anyhow::Result<ExitCode> {
         found.push(examine(&Host::new(Root::live()), &checks));
     }
     let fleet = (found.len() > 1).then(|| fleet::compare(&mut found));
-    let style = Style { columns: output::columns(), colour: output::stdout_has_colour(), all: form.all };
+    let style =
+        Style { columns: output::columns(), colour: output::stdout_has_colour(), all: form.all };
     if let Some(path) = &args.html {
         let page = html::page(&found, fleet.as_ref());
         std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
@@ -157,7 +158,9 @@ impl Examined {
             .findings
             .iter()
             .filter(|finding| finding.verdict == Verdict::Unknown)
-            .filter(|finding| checks::all().iter().any(|check| check.id == finding.id && check.root))
+            .filter(|finding| {
+                checks::all().iter().any(|check| check.id == finding.id && check.root)
+            })
             .map(|finding| finding.id.as_str())
             .collect();
         if !self.denied.is_empty() && !unseen.is_empty() {

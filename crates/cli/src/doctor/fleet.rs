@@ -75,8 +75,10 @@ pub(crate) fn traits(host: &Host) -> Traits {
     }
     let arguments = host.text("/proc/cmdline").map(|line| {
         // What names a disk or an image differs from machine to machine.
-        let own = ["root=", "BOOT_IMAGE=", "initrd=", "resume=", "rd.", "ip=", "hostname=", "nfsroot="];
-        let words = line.split_whitespace().filter(|word| !own.iter().any(|start| word.starts_with(start)));
+        let own =
+            ["root=", "BOOT_IMAGE=", "initrd=", "resume=", "rd.", "ip=", "hostname=", "nfsroot="];
+        let words =
+            line.split_whitespace().filter(|word| !own.iter().any(|start| word.starts_with(start)));
         words.collect::<Vec<_>>().join(" ")
     });
     add("kernel arguments".to_owned(), arguments);
@@ -90,16 +92,23 @@ pub(crate) fn traits(host: &Host) -> Traits {
             host.text(&format!("/sys/devices/system/cpu/{name}/cpufreq/scaling_governor"))
         })
         .collect();
-    add("governor".to_owned(), (!governors.is_empty()).then(|| Vec::from_iter(governors).join(", ")));
+    add(
+        "governor".to_owned(),
+        (!governors.is_empty()).then(|| Vec::from_iter(governors).join(", ")),
+    );
     for limit in ["Max locked memory", "Max open files", "Max stack size", "Max processes"] {
-        add(limit.to_owned(), host.limit(limit).map(|value| match value {
-            u64::MAX => "unlimited".to_owned(),
-            // Counts of processes follow the memory, which differs by a few pages.
-            _ if limit == "Max processes" => format!("about {} Ki", value >> 14 << 4),
-            _ => value.to_string(),
-        }));
+        add(
+            limit.to_owned(),
+            host.limit(limit).map(|value| match value {
+                u64::MAX => "unlimited".to_owned(),
+                // Counts of processes follow the memory, which differs by a few pages.
+                _ if limit == "Max processes" => format!("about {} Ki", value >> 14 << 4),
+                _ => value.to_string(),
+            }),
+        );
     }
-    let memory = host.memory("MemTotal").map(|bytes| format!("about {} GiB", (bytes >> 30).div_ceil(8) * 8));
+    let memory =
+        host.memory("MemTotal").map(|bytes| format!("about {} GiB", (bytes >> 30).div_ceil(8) * 8));
     add("memory".to_owned(), memory);
     devices(host, &mut add);
     for (name, value) in host.environment() {
@@ -115,7 +124,14 @@ fn devices(host: &Host, add: &mut dyn FnMut(String, Option<String>)) {
     for (kind, list) in [("GPU", host.gpus()), ("NIC", host.rails())] {
         add(format!("{kind}s"), Some(list.len().to_string()));
         for pci in list {
-            let place = format!("{:04x}:{:04x}, node {}, below {} {}", pci.vendor, pci.device, pci.node, pci.bridge, pci.above.join(" "));
+            let place = format!(
+                "{:04x}:{:04x}, node {}, below {} {}",
+                pci.vendor,
+                pci.device,
+                pci.node,
+                pci.bridge,
+                pci.above.join(" ")
+            );
             add(format!("{kind} at {}", pci.address), Some(place));
             let width = host.link_of(&pci.address, "current").map(|(_, width)| width);
             add(format!("{kind} at {} link width", pci.address), width);
@@ -134,7 +150,11 @@ fn devices(host: &Host, add: &mut dyn FnMut(String, Option<String>)) {
         }
         for name in &hca.interfaces {
             if let Ok(qos) = host.qos(name) {
-                let text = format!("trust {:?}, flow control {:?}", qos.trust.unwrap_or_default(), qos.pfc.unwrap_or_default());
+                let text = format!(
+                    "trust {:?}, flow control {:?}",
+                    qos.trust.unwrap_or_default(),
+                    qos.pfc.unwrap_or_default()
+                );
                 add(format!("{name} quality of service"), Some(text));
             }
         }
@@ -145,8 +165,14 @@ fn devices(host: &Host, add: &mut dyn FnMut(String, Option<String>)) {
     }
     if let Ok(smi) = host.smi() {
         for gpu in &smi.gpus {
-            add(format!("GPU at {} model", gpu.address), gpu.get("Product Name").map(str::to_owned));
-            add(format!("GPU at {} VBIOS", gpu.address), gpu.get("VBIOS Version").map(str::to_owned));
+            add(
+                format!("GPU at {} model", gpu.address),
+                gpu.get("Product Name").map(str::to_owned),
+            );
+            add(
+                format!("GPU at {} VBIOS", gpu.address),
+                gpu.get("VBIOS Version").map(str::to_owned),
+            );
         }
     }
 }
@@ -178,7 +204,8 @@ pub(crate) fn compare(machines: &mut [Examined]) -> Fleet {
 }
 
 fn differences_of(machines: &[&Examined]) -> Vec<Difference> {
-    let names: BTreeSet<&String> = machines.iter().flat_map(|machine| machine.traits.keys()).collect();
+    let names: BTreeSet<&String> =
+        machines.iter().flat_map(|machine| machine.traits.keys()).collect();
     let mut found = Vec::new();
     for fact in names {
         let mut values = BTreeMap::<&str, Vec<&str>>::new();
@@ -186,10 +213,15 @@ fn differences_of(machines: &[&Examined]) -> Vec<Difference> {
             let value = machine.traits.get(fact).map_or("absent", String::as_str);
             values.entry(value).or_default().push(&machine.name);
         }
-        let Some((majority, others)) = values.iter().max_by_key(|(_, names)| names.len()) else { continue };
+        let Some((majority, others)) = values.iter().max_by_key(|(_, names)| names.len()) else {
+            continue;
+        };
         // Without a clear majority nobody is the odd one out; many values are no setting.
         let count = others.len();
-        if values.len() < 2 || count * 2 <= machines.len() && machines.len() > 2 || values.len() > 2 + machines.len() / 4 {
+        if values.len() < 2
+            || count * 2 <= machines.len() && machines.len() > 2
+            || values.len() > 2 + machines.len() / 4
+        {
             continue;
         }
         for (value, names) in values.iter().filter(|(value, _)| *value != majority) {
@@ -212,7 +244,8 @@ impl Difference {
         if self.machines.len() > NAMES {
             let _ = write!(names, " and {} more", self.machines.len() - NAMES);
         }
-        let have = if self.others == 1 { "1 other has" } else { &format!("{} others have", self.others) };
+        let have =
+            if self.others == 1 { "1 other has" } else { &format!("{} others have", self.others) };
         format!("{names}: {} is {}, {have} {}", self.fact, self.value, self.majority)
     }
 
@@ -249,14 +282,25 @@ impl Fleet {
             list.push(report);
         }
         let verdict = self.verdict(machines);
-        let json = Json { version: 1, subject: "fleet", verdict, differences: &self.differences, machines: list };
+        let json = Json {
+            version: 1,
+            subject: "fleet",
+            verdict,
+            differences: &self.differences,
+            machines: list,
+        };
         Ok(serde_json::to_string_pretty(&json)? + "\n")
     }
 
     /// For people: what is wrong, each finding once with the machines it is on; then what differs.
     pub(crate) fn text(&self, machines: &[Examined], style: Style) -> String {
         let mut page = self.merged(machines).text(style);
-        let _ = writeln!(page, "{} machines compared, {} differences", machines.len(), self.differences.len());
+        let _ = writeln!(
+            page,
+            "{} machines compared, {} differences",
+            machines.len(),
+            self.differences.len()
+        );
         page
     }
 
@@ -265,7 +309,9 @@ impl Fleet {
         let mut merged = Report::new("fleet");
         let mut places = BTreeMap::<(String, Verdict), usize>::new();
         for machine in machines {
-            for finding in machine.report.findings.iter().filter(|finding| finding.verdict > Verdict::Unknown) {
+            for finding in
+                machine.report.findings.iter().filter(|finding| finding.verdict > Verdict::Unknown)
+            {
                 let key = (finding.id.clone(), finding.verdict);
                 let place = *places.entry(key).or_insert_with(|| {
                     let mut first = finding.clone();
@@ -279,7 +325,8 @@ impl Fleet {
         }
         for finding in &mut merged.findings {
             let count = finding.evidence.len();
-            finding.title = format!("{} (on {count} of {} machines)", finding.title, machines.len());
+            finding.title =
+                format!("{} (on {count} of {} machines)", finding.title, machines.len());
             if count > 8 {
                 finding.evidence.truncate(8);
                 finding.evidence.push(format!("and {} more", count - 8));

@@ -85,7 +85,8 @@ impl Host {
 
     /// The machine's name, or that of its folder.
     pub(crate) fn name(&self) -> String {
-        let folder = || self.root.folder().file_name().map(|name| name.to_string_lossy().into_owned());
+        let folder =
+            || self.root.folder().file_name().map(|name| name.to_string_lossy().into_owned());
         self.text("/proc/sys/kernel/hostname")
             .map(|name| shown(&name))
             .filter(|name| !name.is_empty())
@@ -278,7 +279,8 @@ impl Host {
 
     /// Whether variables are known: a copied tree may hold none.
     pub(crate) fn knows_variables(&self) -> bool {
-        self.root.is_live() || self.root.command_output("environment").is_ok_and(|text| text.is_some())
+        self.root.is_live()
+            || self.root.command_output("environment").is_ok_and(|text| text.is_some())
     }
 
     /// A variable's value.
@@ -373,7 +375,8 @@ impl Host {
 
 /// Lines `name<mark>value`.
 fn pairs(text: &str, mark: &str) -> BTreeMap<String, String> {
-    let pair = |line: &str| line.split_once(mark).map(|(a, b)| (a.trim().to_owned(), b.trim().to_owned()));
+    let pair =
+        |line: &str| line.split_once(mark).map(|(a, b)| (a.trim().to_owned(), b.trim().to_owned()));
     text.lines().filter_map(pair).collect()
 }
 
@@ -383,12 +386,8 @@ fn is_number(text: &str) -> bool {
 
 /// A value as evidence shows it: one line, not too long.
 pub(crate) fn shown(text: &str) -> String {
-    let mut line: String = text
-        .trim()
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .take(SHOWN + 1)
-        .collect();
+    let mut line: String =
+        text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(SHOWN + 1).collect();
     if line.chars().count() > SHOWN {
         line = line.chars().take(SHOWN).chain("…".chars()).collect();
     }

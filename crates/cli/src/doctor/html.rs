@@ -47,7 +47,9 @@ pub(super) fn page(machines: &[Examined], fleet: Option<&Fleet>) -> String {
             findings(&mut page, &merged.findings);
             let _ = writeln!(page, "<h2>Machines</h2>\n<table>");
             for machine in machines {
-                let count = |verdict| machine.report.findings.iter().filter(|f| f.verdict == verdict).count();
+                let count = |verdict| {
+                    machine.report.findings.iter().filter(|f| f.verdict == verdict).count()
+                };
                 let _ = writeln!(
                     page,
                     "<tr><td>{}</td><td>{} failures</td><td>{} warnings</td></tr>",
@@ -63,7 +65,12 @@ pub(super) fn page(machines: &[Examined], fleet: Option<&Fleet>) -> String {
                 findings(&mut page, &machine.report.findings);
                 page.push_str("<h2>Seen</h2>\n<table>\n");
                 for fact in &machine.report.facts {
-                    let _ = writeln!(page, "<tr><td>{}</td><td>{}</td></tr>", escaped(&fact.name), escaped(&fact.value));
+                    let _ = writeln!(
+                        page,
+                        "<tr><td>{}</td><td>{}</td></tr>",
+                        escaped(&fact.name),
+                        escaped(&fact.value)
+                    );
                 }
                 page.push_str("</table>\n");
             }
@@ -88,12 +95,17 @@ fn findings(page: &mut String, all: &[Finding]) {
     {
         if count(verdict) > 0 {
             let _ = writeln!(page, "<h2>{heading}</h2>");
-            all.iter().filter(|finding| finding.verdict == verdict).for_each(|finding| article(page, finding));
+            all.iter()
+                .filter(|finding| finding.verdict == verdict)
+                .for_each(|finding| article(page, finding));
         }
     }
     if count(Verdict::Pass) > 0 {
-        let _ = writeln!(page, "<details><summary>{} checks are well</summary>", count(Verdict::Pass));
-        all.iter().filter(|finding| finding.verdict == Verdict::Pass).for_each(|finding| article(page, finding));
+        let _ =
+            writeln!(page, "<details><summary>{} checks are well</summary>", count(Verdict::Pass));
+        all.iter()
+            .filter(|finding| finding.verdict == Verdict::Pass)
+            .for_each(|finding| article(page, finding));
         page.push_str("</details>\n");
     }
 }
@@ -116,7 +128,8 @@ fn article(page: &mut String, finding: &Finding) {
         let _ = writeln!(page, "<p><span class=\"soft\">costs</span> {}</p>", escaped(cost));
     }
     if let Some(fix) = &finding.fix {
-        let _ = writeln!(page, "<p><span class=\"soft\">fix</span> <code>{}</code></p>", escaped(fix));
+        let _ =
+            writeln!(page, "<p><span class=\"soft\">fix</span> <code>{}</code></p>", escaped(fix));
     }
     if !finding.evidence.is_empty() {
         page.push_str("<ul>");

@@ -167,7 +167,7 @@ pub(crate) fn is_wanted_variable(name: &str) -> bool {
 
 /// Whether the table names this path.
 pub(crate) fn covers(path: &str) -> bool {
-    PATHS.iter().any(|(_, pattern)| {
+    PATHS.iter().filter(|(_, pattern)| path.starts_with(literal(pattern))).any(|(_, pattern)| {
         let (mut ours, mut theirs) = (pattern.split('/'), path.split('/'));
         loop {
             match (ours.next(), theirs.next()) {
@@ -177,6 +177,11 @@ pub(crate) fn covers(path: &str) -> bool {
             }
         }
     })
+}
+
+/// What a path must begin with to fit a pattern.
+fn literal(pattern: &str) -> &str {
+    &pattern[..pattern.find(['*', '{']).unwrap_or(pattern.len())]
 }
 
 /// Whether the table names a folder whose names are listed: one with a `*` right below it.
@@ -267,7 +272,10 @@ mod tests {
     fn patterns_are_of_the_two_kinds_that_are_understood() {
         for part in PATHS.iter().flat_map(|(_, pattern)| pattern.split('/')) {
             let braces = part.contains(['{', '}']);
-            assert!(!braces || words(part).is_some_and(|words| !words.concat().contains(['*', '{'])), "{part}");
+            assert!(
+                !braces || words(part).is_some_and(|words| !words.concat().contains(['*', '{'])),
+                "{part}"
+            );
             assert!(part.matches('*').count() <= 1, "{part}");
         }
     }

@@ -47,7 +47,11 @@ fn ids_are_unique_and_every_check_says_all() {
     for check in &all {
         let same = all.iter().filter(|other| other.id == check.id).count();
         assert_eq!(same, 1, "{}", check.id);
-        assert!(check.id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'), "{}", check.id);
+        assert!(
+            check.id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'),
+            "{}",
+            check.id
+        );
         for text in [check.about, check.reads, check.cost, check.fix] {
             assert!(text.len() > 3, "{}", check.id);
         }

@@ -82,7 +82,8 @@ pub(crate) fn gather(host: &Host, anonymous: bool, seconds: u64) -> anyhow::Resu
     };
     for (want, pattern) in sources::PATHS {
         let mut troubles = Vec::new();
-        let paths = sources::expand(host.root(), pattern, ENTRIES, &mut |trouble| troubles.push(trouble));
+        let paths =
+            sources::expand(host.root(), pattern, ENTRIES, &mut |trouble| troubles.push(trouble));
         for why in troubles {
             gathering.miss((*pattern).to_owned(), why);
         }
@@ -127,8 +128,11 @@ impl Gathering<'_> {
         self.missing_count += 1;
         if self.missing.len() < LISTED {
             let why = crate::doctor::host::shown(&why);
-            let masked = |text: String, mask: &Option<Mask>| mask.as_ref().map_or(text.clone(), |mask| mask.text(&text));
-            self.missing.push(Missing { what: masked(what, &self.mask), why: masked(why, &self.mask) });
+            let (what, why) = match &self.mask {
+                Some(mask) => (mask.text(&what), mask.text(&why)),
+                None => (what, why),
+            };
+            self.missing.push(Missing { what, why });
         }
     }
 
@@ -218,7 +222,8 @@ impl Gathering<'_> {
     fn outputs(&mut self, host: &Host) {
         let mut outputs: Vec<(String, Result<String, String>)> = Vec::new();
         if host.root().is_live() {
-            outputs.extend(host.outputs().iter().map(|(name, output)| (name.clone(), output.clone())));
+            outputs
+                .extend(host.outputs().iter().map(|(name, output)| (name.clone(), output.clone())));
         } else {
             for file in host.root().list("/commands").unwrap_or_default() {
                 let name = file.trim_end_matches(".txt").to_owned();
@@ -230,7 +235,10 @@ impl Gathering<'_> {
         }
         if host.root().is_live() {
             let lines = |pairs: &BTreeMap<String, String>, mark: &str| {
-                pairs.iter().map(|(name, value)| format!("{name}{mark}{value}\n")).collect::<String>()
+                pairs
+                    .iter()
+                    .map(|(name, value)| format!("{name}{mark}{value}\n"))
+                    .collect::<String>()
             };
             outputs.push(("ringway".to_owned(), Ok(lines(host.facts(), " = "))));
             let variables: BTreeMap<String, String> = host
@@ -271,7 +279,10 @@ mod tests {
 
     #[test]
     fn links_are_relative() {
-        assert_eq!(relative("/sys/class/net/eth0", "/sys/devices/pci/eth0"), "../../devices/pci/eth0");
+        assert_eq!(
+            relative("/sys/class/net/eth0", "/sys/devices/pci/eth0"),
+            "../../devices/pci/eth0"
+        );
         assert_eq!(relative("/var/run", "/run"), "../run");
         assert_eq!(relative("/a/b", "/a/c"), "c");
         assert_eq!(relative("/a/b", "/a"), ".");

@@ -10,8 +10,21 @@ const GONE: &str = "REMOVED";
 
 /// Parts of names whose value is a secret.
 const NAMES: &[&str] = &[
-    "secret", "token", "password", "passwd", "passphrase", "apikey", "api_key", "private_key", "privatekey",
-    "access_key", "accesskey", "credential", "cookie", "auth_key", "authkey",
+    "secret",
+    "token",
+    "password",
+    "passwd",
+    "passphrase",
+    "apikey",
+    "api_key",
+    "private_key",
+    "privatekey",
+    "access_key",
+    "accesskey",
+    "credential",
+    "cookie",
+    "auth_key",
+    "authkey",
 ];
 
 /// The text with the value of each `NAME=value` or `name: value` whose name says secret taken out, with
@@ -104,7 +117,8 @@ impl Mask {
     }
 
     fn hash(&self, text: &str) -> [u8; 5] {
-        let digest = Sha256::new().chain_update(self.key).chain_update(text.to_lowercase()).finalize();
+        let digest =
+            Sha256::new().chain_update(self.key).chain_update(text.to_lowercase()).finalize();
         [digest[0], digest[1], digest[2], digest[3], digest[4]]
     }
 
@@ -117,7 +131,9 @@ impl Mask {
         let mut clean = String::with_capacity(text.len());
         for line in text.split_inclusive('\n') {
             let low = line.to_lowercase();
-            if (low.contains("serial") || low.contains("uuid")) && let Some((name, value)) = line.split_once(':') {
+            if (low.contains("serial") || low.contains("uuid"))
+                && let Some((name, value)) = line.split_once(':')
+            {
                 let end = if line.ends_with('\n') { "\n" } else { "" };
                 clean.push_str(name);
                 clean.push_str(": ");
@@ -147,23 +163,37 @@ impl Mask {
     }
 
     fn masked(&self, word: &str) -> Option<String> {
-        if !self.host.is_empty() && (word == self.host || word.strip_prefix(self.host.as_str()).is_some_and(|rest| rest.starts_with('.'))) {
+        if !self.host.is_empty()
+            && (word == self.host
+                || word.strip_prefix(self.host.as_str()).is_some_and(|rest| rest.starts_with('.')))
+        {
             return Some(format!("host-{}", self.hex(&self.host)));
         }
         let parts: Vec<&str> = word.split(':').collect();
-        let hex = |part: &&str, length: usize| part.len() == length && part.bytes().all(|b| b.is_ascii_hexdigit());
+        let hex = |part: &&str, length: usize| {
+            part.len() == length && part.bytes().all(|b| b.is_ascii_hexdigit())
+        };
         if parts.len() >= 6 && parts.iter().all(|part| hex(part, 2)) {
             let h = self.hash(word);
-            return Some(format!("02:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}", h[0], h[1], h[2], h[3], h[4]));
+            return Some(format!(
+                "02:{:02x}:{:02x}:{:02x}:{:02x}:{:02x}",
+                h[0], h[1], h[2], h[3], h[4]
+            ));
         }
         if (parts.len() == 4 || parts.len() == 8) && parts.iter().all(|part| hex(part, 4)) {
             return Some(self.groups(&parts));
         }
         if is_ipv4(word) {
             let h = self.hash(word);
-            return Some(if word.starts_with("127.") { word.to_owned() } else { format!("10.{}.{}.{}", h[0], h[1], h[2]) });
+            return Some(if word.starts_with("127.") {
+                word.to_owned()
+            } else {
+                format!("10.{}.{}.{}", h[0], h[1], h[2])
+            });
         }
-        let guid = word.strip_prefix("0x").is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit()));
+        let guid = word.strip_prefix("0x").is_some_and(|digits| {
+            digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit())
+        });
         if guid && !word.trim_start_matches("0x").bytes().all(|b| b == b'0') {
             return Some(format!("0x000000{}", self.hex(word)));
         }

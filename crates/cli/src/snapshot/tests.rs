@@ -21,7 +21,8 @@ impl Packed {
     fn new(bytes: &[u8]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("ringway-packed-{}-{number}.tar.zst", std::process::id()));
+        let path = std::env::temp_dir()
+            .join(format!("ringway-packed-{}-{number}.tar.zst", std::process::id()));
         fs::write(&path, bytes).unwrap();
         Self(path)
     }
@@ -48,7 +49,10 @@ fn examined(bytes: &[u8]) -> crate::doctor::examine::Examined {
 fn the_doctor_says_the_same_of_a_snapshot_as_of_the_machine() {
     let mut tree = Tree::healthy();
     tree.put("/sys/class/infiniband/mlx5_3/fw_ver", "28.35.2000");
-    tree.append("/commands/dmesg.txt", "[99.0] NVRM: Xid (PCI:0000:13:00): 79, GPU has fallen off the bus.");
+    tree.append(
+        "/commands/dmesg.txt",
+        "[99.0] NVRM: Xid (PCI:0000:13:00): 79, GPU has fallen off the bus.",
+    );
     let direct = look(&tree);
     let bytes = pack(&taken(&tree, false)).unwrap();
     let packed = examined(&bytes);
@@ -64,7 +68,13 @@ fn links_of_sys_stay_links() {
     let tree = Tree::healthy();
     let taken = taken(&tree, false);
     let link = &taken.entries["sys/bus/pci/devices/0000:13:00.0"];
-    assert_eq!(*link, Entry::Link("../../../devices/pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:00.0/0000:13:00.0".to_owned()));
+    assert_eq!(
+        *link,
+        Entry::Link(
+            "../../../devices/pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:00.0/0000:13:00.0"
+                .to_owned()
+        )
+    );
 }
 
 #[test]
@@ -118,15 +128,30 @@ fn secrets_are_taken_out() {
 fn masks_keep_what_a_value_is() {
     let mask = Mask::new("node1").unwrap();
     let keeps = |text: &str| assert_eq!(mask.text(text), text);
-    for text in ["28.39.1002", "0000:1b:00.0", "127.0.0.1", "0000:0000:0000:0000", "570.10.01", "4: ACTIVE", "12:00:05", "0x10de"] {
+    for text in [
+        "28.39.1002",
+        "0000:1b:00.0",
+        "127.0.0.1",
+        "0000:0000:0000:0000",
+        "570.10.01",
+        "4: ACTIVE",
+        "12:00:05",
+        "0x10de",
+    ] {
         keeps(text);
     }
     assert!(mask.text("fe80:0000:0000:0000:1:2").starts_with("fe80"));
     let gid = mask.text("fe80:0000:0000:0000:a088:c2ff:fead:ea01");
     assert!(gid.starts_with("fe80:0000:0000:0000:") && !gid.contains("a088"), "{gid}");
     let four = mask.text("0000:0000:0000:0000:0000:ffff:0a00:0001");
-    assert!(four.starts_with("0000:0000:0000:0000:0000:ffff:") && !four.ends_with("0a00:0001"), "{four}");
-    assert_eq!(mask.text("10.1.2.3 10.1.2.3").split(' ').collect::<std::collections::BTreeSet<_>>().len(), 1);
+    assert!(
+        four.starts_with("0000:0000:0000:0000:0000:ffff:") && !four.ends_with("0a00:0001"),
+        "{four}"
+    );
+    assert_eq!(
+        mask.text("10.1.2.3 10.1.2.3").split(' ').collect::<std::collections::BTreeSet<_>>().len(),
+        1
+    );
     assert!(mask.text("node1.example.org").starts_with("host-"));
     assert!(!mask.text("    Serial Number : 1324521052681").contains("1324521052681"));
 }
@@ -158,12 +183,21 @@ fn refused(bytes: &[u8]) -> String {
 #[test]
 fn archives_that_reach_out_are_refused() {
     for name in [&b"../evil"[..], b"/etc/evil", b"sys/../../evil"] {
-        let bytes = archive(|tar| tar.append(&header(tar::EntryType::Regular, name, 0), std::io::empty()).unwrap());
+        let bytes = archive(|tar| {
+            tar.append(&header(tar::EntryType::Regular, name, 0), std::io::empty()).unwrap()
+        });
         assert!(refused(&bytes).contains("leads out of the snapshot"), "{}", refused(&bytes));
     }
-    for kind in [tar::EntryType::Char, tar::EntryType::Block, tar::EntryType::Fifo, tar::EntryType::Link] {
-        let bytes = archive(|tar| tar.append(&header(kind, b"dev/x", 0), std::io::empty()).unwrap());
-        assert!(refused(&bytes).contains("a snapshot holds files, folders and links"), "{}", refused(&bytes));
+    for kind in
+        [tar::EntryType::Char, tar::EntryType::Block, tar::EntryType::Fifo, tar::EntryType::Link]
+    {
+        let bytes =
+            archive(|tar| tar.append(&header(kind, b"dev/x", 0), std::io::empty()).unwrap());
+        assert!(
+            refused(&bytes).contains("a snapshot holds files, folders and links"),
+            "{}",
+            refused(&bytes)
+        );
     }
     // A link, and a file and a link that would go through it.
     let outside = std::env::temp_dir().join(format!("ringway-outside-{}", std::process::id()));
@@ -190,19 +224,37 @@ fn archives_that_reach_out_are_refused() {
 
 #[test]
 fn archives_that_are_too_much_are_refused() {
-    // 300 MiB of zeros are a few KiB when packed.
-    let size = 300_u64 << 20;
+    // Zeros are a few hundred bytes when packed.
+    let size = 20_u64 << 20;
     let bytes = archive(|tar| {
-        tar.append(&header(tar::EntryType::Regular, b"sys/vast", size), std::io::Read::take(std::io::repeat(0), size)).unwrap();
+        let zeros = std::io::Read::take(std::io::repeat(0), size);
+        tar.append(&header(tar::EntryType::Regular, b"sys/vast", size), zeros).unwrap();
+        tar.append(&header(tar::EntryType::Regular, b"sys/second", 0), std::io::empty()).unwrap();
     });
-    assert!(bytes.len() < 1 << 20);
-    assert!(refused(&bytes).contains("bytes"), "{}", refused(&bytes));
-    let garbage: Vec<u8> = (0..5000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    assert!(bytes.len() < 64 << 10, "{}", bytes.len());
+    let packed = Packed::new(&bytes);
+    let why = |bytes, entries| {
+        format!("{:#}", Unpacked::open_at_most(&packed.0, bytes, entries).unwrap_err())
+    };
+    assert!(why(1 << 20, 10).contains("more than 1048576 bytes"), "{}", why(1 << 20, 10));
+    assert!(why(64 << 20, 1).contains("more than 1 entries"), "{}", why(64 << 20, 1));
+    assert!(Unpacked::open_at_most(&packed.0, 64 << 20, 2).is_ok());
+    let garbage: Vec<u8> =
+        (0..5000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     assert!(refused(&garbage).contains("no snapshot"), "{}", refused(&garbage));
-    let mut cut = pack(&taken(&Tree::healthy(), false)).unwrap();
+    let mut cut = archive(|tar| {
+        for number in 0..20 {
+            let text = format!("sys/file{number}");
+            tar.append(
+                &header(tar::EntryType::Regular, text.as_bytes(), text.len() as u64),
+                text.as_bytes(),
+            )
+            .unwrap();
+        }
+    });
     cut.truncate(cut.len() / 2);
     assert!(!refused(&cut).is_empty());
-    for at in (4..cut.len()).step_by(cut.len() / 50) {
+    for at in 0..cut.len() {
         let mut bent = cut.clone();
         bent[at] ^= 0x55;
         let packed = Packed::new(&bent);

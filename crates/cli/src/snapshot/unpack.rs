@@ -35,7 +35,13 @@ pub(crate) struct Unpacked {
 impl Unpacked {
     /// Unpacks a file.
     pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
-        let mut file = File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Self::open_at_most(path, BYTES, ENTRIES)
+    }
+
+    /// Unpacks a file with other limits of bytes and entries.
+    pub(super) fn open_at_most(path: &Path, bytes: u64, entries: usize) -> anyhow::Result<Self> {
+        let mut file =
+            File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
         let metadata = file.metadata()?;
         ensure!(metadata.is_file(), "{} is neither a file nor a folder", path.display());
         let mut head = [0; 262];
@@ -46,9 +52,9 @@ impl Unpacked {
         let done = if head.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) {
             let decoder = ruzstd::decoding::StreamingDecoder::new(source)
                 .map_err(|error| anyhow::anyhow!("no whole zstd file: {error}"));
-            decoder.and_then(|decoder| unpacked.unpack(decoder))
+            decoder.and_then(|decoder| unpacked.unpack(decoder, bytes, entries))
         } else if length == head.len() && head[257..].starts_with(b"ustar") {
-            unpacked.unpack(source)
+            unpacked.unpack(source, bytes, entries)
         } else if head.starts_with(&[0x1f, 0x8b]) {
             Err(anyhow::anyhow!("gzip; unpack it into a folder and give that"))
         } else {
@@ -63,15 +69,16 @@ impl Unpacked {
         &self.folder
     }
 
-    fn unpack(&self, source: impl Read) -> anyhow::Result<()> {
-        let mut archive = tar::Archive::new(source.take(BYTES + (ENTRIES as u64) * 1536));
+    fn unpack(&self, source: impl Read, bytes: u64, entries: usize) -> anyhow::Result<()> {
+        // A header, a link's name and the filling of a block for each entry.
+        let mut archive = tar::Archive::new(source.take(bytes + (entries as u64) * 8192));
         let mut links = BTreeMap::<PathBuf, PathBuf>::new();
-        let mut left = BYTES;
+        let mut left = bytes;
         let mut count = 0;
         for entry in archive.entries()? {
             ensure!(!interrupted(), "interrupted");
             count += 1;
-            ensure!(count <= ENTRIES, "more than {ENTRIES} entries");
+            ensure!(count <= entries, "more than {entries} entries");
             let mut entry = entry.context("broken archive")?;
             let inside = inside(&entry.path()?)?;
             let Some(inside) = inside else { continue };
@@ -87,15 +94,22 @@ impl Unpacked {
                         .create_new(true)
                         .open(&path)
                         .with_context(|| format!("{} cannot be unpacked", inside.display()))?;
-                    left = copy(&mut entry, &mut file, left)?;
+                    left = copy(&mut entry, &mut file, left)?
+                        .with_context(|| format!("more than {bytes} bytes"))?;
                 }
                 tar::EntryType::Symlink => {
                     let target = entry.link_name()?.context("a link without a target")?;
                     let bytes = target.as_os_str().as_encoded_bytes();
-                    ensure!(!bytes.is_empty() && bytes.len() <= TARGET, "a link's target is too long");
+                    ensure!(
+                        !bytes.is_empty() && bytes.len() <= TARGET,
+                        "a link's target is too long"
+                    );
                     links.insert(inside, target.into_owned());
                 }
-                other => bail!("{} is {other:?}; a snapshot holds files, folders and links", inside.display()),
+                other => bail!(
+                    "{} is {other:?}; a snapshot holds files, folders and links",
+                    inside.display()
+                ),
             }
         }
         for (inside, target) in &links {
@@ -105,7 +119,8 @@ impl Unpacked {
             if let Some(folder) = path.parent() {
                 fs::create_dir_all(folder)?;
             }
-            symlink(target, &path).with_context(|| format!("{} cannot be unpacked", inside.display()))?;
+            symlink(target, &path)
+                .with_context(|| format!("{} cannot be unpacked", inside.display()))?;
         }
         Ok(())
     }
@@ -133,11 +148,11 @@ fn inside(path: &Path) -> anyhow::Result<Option<PathBuf>> {
     Ok((!inside.as_os_str().is_empty()).then_some(inside))
 }
 
-/// Copies at most `left` bytes and returns how many may still come.
-fn copy(source: &mut impl Read, target: &mut File, left: u64) -> anyhow::Result<u64> {
+/// Copies at most `left` bytes and returns how many may still come; nothing when there were more.
+fn copy(source: &mut impl Read, target: &mut File, left: u64) -> anyhow::Result<Option<u64>> {
     let copied = io::copy(&mut source.take(left + 1), target).context("broken archive")?;
     target.flush()?;
-    left.checked_sub(copied).with_context(|| format!("more than {BYTES} bytes"))
+    Ok(left.checked_sub(copied))
 }
 
 fn read_up_to(file: &mut File, bytes: &mut [u8]) -> io::Result<usize> {
@@ -156,14 +171,17 @@ fn private_folder() -> anyhow::Result<PathBuf> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let stop = STOP.get_or_init(Arc::default);
     // From now on an interrupt ends the work at the next entry, so that the folder can be removed.
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+    for signal in
+        [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
+    {
         if NEXT.load(Ordering::Relaxed) == 0 {
             signal_hook::flag::register(signal, Arc::clone(stop))?;
         }
     }
     for _ in 0..1000 {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("ringway-snapshot-{}-{number}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("ringway-snapshot-{}-{number}", std::process::id()));
         match DirBuilder::new().mode(0o700).create(&folder) {
             Ok(()) => return Ok(folder),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}

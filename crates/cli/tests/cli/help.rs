@@ -10,6 +10,8 @@ fn help_ends_with_examples() {
         &["run", "--help"],
         &["run", "-h"],
         &["tune", "--help"],
+        &["doctor", "--help"],
+        &["snapshot", "--help"],
     ] {
         let done = finish(&mut ringway(args));
         assert_eq!(done.status.code(), Some(0));

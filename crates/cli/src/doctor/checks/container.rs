@@ -96,7 +96,8 @@ fn memory_limit(host: &Host) -> Option<(String, u64)> {
 
 fn memory(host: &Host) -> Seen {
     let Some((path, limit)) = memory_limit(host) else { return Seen::absent("no memory limit") };
-    let used = group_number(host, "memory.current", "memory/memory.usage_in_bytes").map_or(0, |(_, used)| used);
+    let used = group_number(host, "memory.current", "memory/memory.usage_in_bytes")
+        .map_or(0, |(_, used)| used);
     let evidence = format!("{path} = {}, used {}", bytes(limit), bytes(used));
     if limit > 0 && used > limit / 10 * 9 {
         Seen::warn("less than a tenth of the memory limit is left", evidence)
@@ -115,7 +116,9 @@ fn processors(host: &Host) -> Seen {
         }
         None => {
             let number = |path: &str| host.text(path)?.parse::<f64>().ok();
-            number(&old).filter(|quota| *quota > 0.0).zip(number(&format!("{CGROUP}/cpu/cpu.cfs_period_us")))
+            number(&old)
+                .filter(|quota| *quota > 0.0)
+                .zip(number(&format!("{CGROUP}/cpu/cpu.cfs_period_us")))
         }
     };
     let Some((quota, period)) = quota.filter(|(_, period)| *period > 0.0) else {
@@ -123,7 +126,10 @@ fn processors(host: &Host) -> Seen {
     };
     let cpus = quota / period;
     let stat = host.text(&format!("{CGROUP}/cpu.stat")).unwrap_or_default();
-    let throttled = stat.lines().find_map(|line| line.strip_prefix("nr_throttled ")?.parse::<u64>().ok()).unwrap_or(0);
+    let throttled = stat
+        .lines()
+        .find_map(|line| line.strip_prefix("nr_throttled ")?.parse::<u64>().ok())
+        .unwrap_or(0);
     let gpus = host.gpus().len();
     let evidence = format!("{path}: {cpus:.1} processors, {gpus} GPUs, stopped {throttled} times");
     #[expect(clippy::cast_precision_loss, reason = "a few GPUs")]
@@ -153,7 +159,10 @@ fn threads(host: &Host) -> Seen {
 fn shared_memory(host: &Host) -> Seen {
     let Some((path, limit)) = memory_limit(host) else { return Seen::absent("no memory limit") };
     let Some(size) = host.fact_number("shm_bytes") else {
-        return Seen::unknown("could not look at the size of /dev/shm", "statvfs of /dev/shm is not known");
+        return Seen::unknown(
+            "could not look at the size of /dev/shm",
+            "statvfs of /dev/shm is not known",
+        );
     };
     let evidence = format!("/dev/shm = {}, {path} = {}", bytes(size), bytes(limit));
     if size > limit {
@@ -182,9 +191,17 @@ fn device_nodes(host: &Host) -> Seen {
         }
     }
     if nodes.len() < host.hcas().len() {
-        tally.fail(format!("/dev/infiniband: {} uverbs nodes for {} devices", nodes.len(), host.hcas().len()));
+        tally.fail(format!(
+            "/dev/infiniband: {} uverbs nodes for {} devices",
+            nodes.len(),
+            host.hcas().len()
+        ));
     }
-    tally.seen("no RDMA device", "RDMA device nodes may be opened", "RDMA device nodes missing or closed")
+    tally.seen(
+        "no RDMA device",
+        "RDMA device nodes may be opened",
+        "RDMA device nodes missing or closed",
+    )
 }
 
 fn namespaces(host: &Host) -> Seen {

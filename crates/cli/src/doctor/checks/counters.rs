@@ -13,7 +13,15 @@ pub(super) const CHECKS: &[Check] = &[
         cost: "more than 10 is a bad cable or optic; a storm of them comes before connections break",
         fix: "clean or exchange the optic; then clear with perfquery -R and watch",
         root: false,
-        look: |host| counted(host, &["counters/symbol_error"], 10, "ports saw no symbol errors", "ports with symbol errors"),
+        look: |host| {
+            counted(
+                host,
+                &["counters/symbol_error"],
+                10,
+                "ports saw no symbol errors",
+                "ports with symbol errors",
+            )
+        },
     },
     Check {
         id: "ctr-02",
@@ -25,7 +33,13 @@ pub(super) const CHECKS: &[Check] = &[
         root: false,
         look: |host| {
             let names = ["counters/link_downed", "counters/link_error_recovery"];
-            counted(host, &names, 1, "links did not go down", "ports whose link went down or trained again")
+            counted(
+                host,
+                &names,
+                1,
+                "links did not go down",
+                "ports whose link went down or trained again",
+            )
         },
     },
     Check {
@@ -38,7 +52,13 @@ pub(super) const CHECKS: &[Check] = &[
         root: false,
         look: |host| {
             let names = ["counters/port_rcv_errors", "counters/port_rcv_remote_physical_errors"];
-            counted(host, &names, 10, "ports received no broken packets", "ports that received broken packets")
+            counted(
+                host,
+                &names,
+                10,
+                "ports received no broken packets",
+                "ports that received broken packets",
+            )
         },
     },
     Check {
@@ -49,7 +69,15 @@ pub(super) const CHECKS: &[Check] = &[
         cost: "InfiniBand loses nothing by design: a discard is a timeout at a stuck or dead port",
         fix: "look for credit loops and slow receivers; ibqueryerrors names the port",
         root: false,
-        look: |host| counted(host, &["counters/port_xmit_discards"], 100, "ports dropped nothing", "ports that dropped packets when sending"),
+        look: |host| {
+            counted(
+                host,
+                &["counters/port_xmit_discards"],
+                100,
+                "ports dropped nothing",
+                "ports that dropped packets when sending",
+            )
+        },
     },
     Check {
         id: "ctr-05",
@@ -81,7 +109,13 @@ pub(super) const CHECKS: &[Check] = &[
         root: false,
         look: |host| {
             let names = ["hw_counters/rnr_nak_retry_err", "hw_counters/out_of_buffer"];
-            counted(host, &names, u64::MAX, "receivers were ready", "ports whose receiver was not ready")
+            counted(
+                host,
+                &names,
+                u64::MAX,
+                "receivers were ready",
+                "ports whose receiver was not ready",
+            )
         },
     },
     Check {
@@ -112,7 +146,15 @@ pub(super) const CHECKS: &[Check] = &[
         cost: "a sender that does not slow down fills queues until flow control stops the fabric",
         fix: "enable congestion control for the lossless priority (roc-10)",
         root: false,
-        look: |host| counted(host, &["hw_counters/rp_cnp_ignored"], 0, "no notification was ignored", "ports that ignored congestion notifications"),
+        look: |host| {
+            counted(
+                host,
+                &["hw_counters/rp_cnp_ignored"],
+                0,
+                "no notification was ignored",
+                "ports that ignored congestion notifications",
+            )
+        },
     },
     Check {
         id: "ctr-11",
@@ -160,7 +202,9 @@ fn waiting(host: &Host) -> Seen {
             continue;
         }
         let read = |name: &str| counter(host, port, &format!("counters/{name}"));
-        let (Some(wait), Some(data)) = (read("port_xmit_wait"), read("port_xmit_data")) else { continue };
+        let (Some(wait), Some(data)) = (read("port_xmit_wait"), read("port_xmit_data")) else {
+            continue;
+        };
         if wait.saturating_add(data) < 1 << 20 {
             tally.well(format!("{}: too little was sent to tell", port.name));
             continue;
@@ -180,7 +224,11 @@ fn waiting(host: &Host) -> Seen {
             tally.well(line);
         }
     }
-    tally.seen("no InfiniBand port", "ports rarely wait for credits", "ports that waited for credits")
+    tally.seen(
+        "no InfiniBand port",
+        "ports rarely wait for credits",
+        "ports that waited for credits",
+    )
 }
 
 fn sent_twice(host: &Host) -> Seen {
@@ -188,14 +236,21 @@ fn sent_twice(host: &Host) -> Seen {
     for (_, port) in host.ports() {
         let timeouts = counter(host, port, "hw_counters/local_ack_timeout_err");
         if let Some(count) = timeouts {
-            let line = format!("/sys/class/infiniband/{}/hw_counters/local_ack_timeout_err = {count}", port.place);
+            let line = format!(
+                "/sys/class/infiniband/{}/hw_counters/local_ack_timeout_err = {count}",
+                port.place
+            );
             if count > 0 { tally.fail(line) } else { tally.well(line) }
         }
         // Words of four bytes.
-        let sent = counter(host, port, "counters/port_xmit_data").unwrap_or(0).saturating_mul(4) >> 30;
+        let sent =
+            counter(host, port, "counters/port_xmit_data").unwrap_or(0).saturating_mul(4) >> 30;
         for name in ["packet_seq_err", "out_of_sequence"] {
             let Some(count) = counter(host, port, &format!("hw_counters/{name}")) else { continue };
-            let line = format!("/sys/class/infiniband/{}/hw_counters/{name} = {count} in {sent} GiB sent", port.place);
+            let line = format!(
+                "/sys/class/infiniband/{}/hw_counters/{name} = {count} in {sent} GiB sent",
+                port.place
+            );
             match count {
                 0 => tally.well(line),
                 _ if count > sent.max(1) => tally.fail(line),
@@ -203,11 +258,17 @@ fn sent_twice(host: &Host) -> Seen {
             }
         }
     }
-    tally.seen("no RDMA port has these counters", "nothing was sent twice", "ports that had to send again")
+    tally.seen(
+        "no RDMA port has these counters",
+        "nothing was sent twice",
+        "ports that had to send again",
+    )
 }
 
 fn paused(host: &Host) -> Seen {
-    let uptime = host.text("/proc/uptime").and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok());
+    let uptime = host
+        .text("/proc/uptime")
+        .and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok());
     let mut tally = Tally::default();
     for name in host.roce_interfaces() {
         let counters = match host.interface_counters(&name) {
@@ -217,11 +278,17 @@ fn paused(host: &Host) -> Seen {
                 continue;
             }
         };
-        for (key, micros) in counters.iter().filter(|(key, _)| key.starts_with("rx_prio") && key.ends_with("_pause_duration")) {
+        for (key, micros) in counters
+            .iter()
+            .filter(|(key, _)| key.starts_with("rx_prio") && key.ends_with("_pause_duration"))
+        {
             #[expect(clippy::cast_precision_loss, reason = "a share, not a count")]
             let share = uptime.filter(|up| *up > 1.0).map(|up| *micros as f64 / 1e6 / up);
             let Some(share) = share else { continue };
-            let line = format!("ethtool -S {name}: {key} = {micros} us, {:.2} % of the time since boot", share * 100.0);
+            let line = format!(
+                "ethtool -S {name}: {key} = {micros} us, {:.2} % of the time since boot",
+                share * 100.0
+            );
             if share > 0.1 {
                 tally.fail(line);
             } else if share > 0.01 {
@@ -231,7 +298,11 @@ fn paused(host: &Host) -> Seen {
             }
         }
     }
-    tally.seen("no RoCE interface counts pauses", "the lossless priority was rarely paused", "priorities that were paused")
+    tally.seen(
+        "no RoCE interface counts pauses",
+        "the lossless priority was rarely paused",
+        "priorities that were paused",
+    )
 }
 
 fn global_pause(host: &Host) -> Seen {
@@ -246,13 +317,19 @@ fn global_pause(host: &Host) -> Seen {
                     .filter(|(key, _)| key.starts_with("rx_prio") && key.ends_with("_pause"))
                     .map(|(_, count)| *count)
                     .fold(0, u64::saturating_add);
-                let line = format!("ethtool -S {name}: rx_pause_ctrl_phy = {count}, of priorities {of_priority}");
+                let line = format!(
+                    "ethtool -S {name}: rx_pause_ctrl_phy = {count}, of priorities {of_priority}"
+                );
                 if *count > of_priority { tally.fail(line) } else { tally.well(line) }
             }
             Err(why) => tally.unknown(format!("{name}: {why}")),
         }
     }
-    tally.seen("no RoCE interface counts pauses", "no link-wide pauses came in", "interfaces that were paused as a whole")
+    tally.seen(
+        "no RoCE interface counts pauses",
+        "no link-wide pauses came in",
+        "interfaces that were paused as a whole",
+    )
 }
 
 fn drops(host: &Host) -> Seen {
@@ -260,7 +337,8 @@ fn drops(host: &Host) -> Seen {
     for nic in host.nics().iter().filter(|nic| nic.is_up()) {
         let counters = host.interface_counters(&nic.name).unwrap_or_default();
         let statistic = |name: &str| {
-            host.number(&format!("/sys/class/net/{}/statistics/{name}", nic.name)).map(i64::unsigned_abs)
+            host.number(&format!("/sys/class/net/{}/statistics/{name}", nic.name))
+                .map(i64::unsigned_abs)
         };
         let packets = statistic("rx_packets").unwrap_or(0);
         let mut bad = Vec::new();
@@ -275,12 +353,20 @@ fn drops(host: &Host) -> Seen {
             bad.push(format!("rx_crc_errors = {count}"));
             sum = sum.saturating_add(count);
         }
-        let line = format!("{}: {}, of {packets} packets", nic.name, if bad.is_empty() { "none".to_owned() } else { bad.join(", ") });
+        let line = format!(
+            "{}: {}, of {packets} packets",
+            nic.name,
+            if bad.is_empty() { "none".to_owned() } else { bad.join(", ") }
+        );
         match sum {
             0 => tally.well(line),
             _ if sum > packets / 1_000_000 => tally.fail(line),
             _ => tally.warn(line),
         }
     }
-    tally.seen("no network device", "interfaces dropped nothing", "interfaces that dropped or received broken packets")
+    tally.seen(
+        "no network device",
+        "interfaces dropped nothing",
+        "interfaces that dropped or received broken packets",
+    )
 }

@@ -77,7 +77,8 @@ fn governor(host: &Host) -> Seen {
             *governors.entry(governor).or_default() += 1;
         }
     }
-    let list: Vec<String> = governors.iter().map(|(name, count)| format!("{name} ({count})")).collect();
+    let list: Vec<String> =
+        governors.iter().map(|(name, count)| format!("{name} ({count})")).collect();
     let evidence = format!("{CPU}/cpu*/cpufreq/scaling_governor = {}", list.join(", "));
     match (governors.len(), governors.contains_key("performance")) {
         (0, _) => Seen::absent("the kernel does not control the processors' clocks"),
@@ -94,7 +95,11 @@ fn turbo(host: &Host) -> Seen {
         (None, Some(value)) => (format!("{amd} = {value}"), value == 0),
         (None, None) => return Seen::absent("the kernel does not control turbo clocks"),
     };
-    if off { Seen::warn("turbo clocks are switched off", path) } else { Seen::well("turbo clocks are on", path) }
+    if off {
+        Seen::warn("turbo clocks are switched off", path)
+    } else {
+        Seen::well("turbo clocks are on", path)
+    }
 }
 
 fn idle_states(host: &Host) -> Seen {
@@ -104,24 +109,35 @@ fn idle_states(host: &Host) -> Seen {
         let name = host.text(&format!("{folder}/{state}/name")).unwrap_or_default();
         let Some(latency) = host.number(&format!("{folder}/{state}/latency")) else { continue };
         let off = host.number(&format!("{folder}/{state}/disable")) == Some(1);
-        let line = format!("{folder}/{state}: {name}, wakes in {latency} us{}", if off { ", off" } else { "" });
+        let line = format!(
+            "{folder}/{state}: {name}, wakes in {latency} us{}",
+            if off { ", off" } else { "" }
+        );
         if latency > 50 && !off { tally.warn(line) } else { tally.well(line) }
     }
-    tally.seen("the kernel has no sleep states here", "deep sleep states are off", "sleep states are deep")
+    tally.seen(
+        "the kernel has no sleep states here",
+        "deep sleep states are off",
+        "sleep states are deep",
+    )
 }
 
 fn offline(host: &Host) -> Seen {
     let (Some(present), Some(offline)) =
         (host.text(&format!("{CPU}/present")), host.text(&format!("{CPU}/offline")))
     else {
-        return Seen::unknown("could not look for offline processors", format!("{CPU}/offline is not there"));
+        return Seen::unknown(
+            "could not look for offline processors",
+            format!("{CPU}/offline is not there"),
+        );
     };
     let gone = number_list(&offline).unwrap_or_default();
     let there = number_list(&present).unwrap_or_default();
     // Firmware often announces more processors than there are; those are not present.
     let missing = gone.intersection(&there).count();
     // With hyper-threading switched off the second threads are offline on purpose.
-    let threads_off = host.text(&format!("{CPU}/smt/control")).is_some_and(|word| word.contains("off"));
+    let threads_off =
+        host.text(&format!("{CPU}/smt/control")).is_some_and(|word| word.contains("off"));
     let evidence = format!("{CPU}/offline = {offline:?}");
     if missing == 0 || threads_off && missing * 2 == there.len() {
         Seen::well("no processor is offline", evidence)
@@ -133,10 +149,17 @@ fn offline(host: &Host) -> Seen {
 fn isolated(host: &Host) -> Seen {
     let path = format!("{CPU}/isolated");
     let Some(isolated) = host.text(&path) else {
-        return Seen::unknown("could not look for isolated processors", format!("{path} is not there"));
+        return Seen::unknown(
+            "could not look for isolated processors",
+            format!("{path} is not there"),
+        );
     };
     let status = host.text("/proc/self/status").unwrap_or_default();
-    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap_or("").trim();
+    let allowed = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))
+        .unwrap_or("")
+        .trim();
     let evidence = format!("{path} = {isolated:?}, Cpus_allowed_list = {allowed:?}");
     let (Some(alone), Some(ours)) = (number_list(&isolated), number_list(allowed)) else {
         return Seen::unknown("could not look for isolated processors", evidence);
@@ -150,7 +173,10 @@ fn isolated(host: &Host) -> Seen {
 fn clock_source(host: &Host) -> Seen {
     let path = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let Some(name) = host.text(path) else {
-        return Seen::unknown("could not look where the time is read", format!("{path} is not there"));
+        return Seen::unknown(
+            "could not look where the time is read",
+            format!("{path} is not there"),
+        );
     };
     let evidence = format!("{path} = {name}");
     if ["hpet", "acpi_pm", "jiffies", "refined-jiffies"].contains(&name.as_str()) {

@@ -129,7 +129,8 @@ fn rdma_off(host: &Host) -> Seen {
 fn peers_off(host: &Host) -> Seen {
     let pairs = set(host, &["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_P2P_LEVEL"]);
     let off = pairs.iter().any(|(name, value)| name.ends_with("_DISABLE") && is_on(value));
-    let loc = pairs.iter().any(|(name, value)| *name == "NCCL_P2P_LEVEL" && ["LOC", "0"].contains(value));
+    let loc =
+        pairs.iter().any(|(name, value)| *name == "NCCL_P2P_LEVEL" && ["LOC", "0"].contains(value));
     let evidence = format!("set: {:?}", shown(&pairs));
     if off || loc {
         Seen::fail("a variable switches peer access or shared memory off", evidence)
@@ -163,7 +164,9 @@ fn interface_name(host: &Host) -> Seen {
             state.is_some_and(|state| state == "up" || state == "unknown")
         })
         .collect();
-    let real = up.iter().any(|name| !["lo", "docker", "virbr"].iter().any(|start| name.starts_with(start)));
+    let real = up
+        .iter()
+        .any(|name| !["lo", "docker", "virbr"].iter().any(|start| name.starts_with(start)));
     let evidence = format!("NCCL_SOCKET_IFNAME={filter}: {names:?}, of which up {up:?}");
     if real {
         Seen::well("NCCL_SOCKET_IFNAME names an interface that is up", evidence)
@@ -173,15 +176,24 @@ fn interface_name(host: &Host) -> Seen {
 }
 
 fn device_names(host: &Host) -> Seen {
-    let Some(filter) = host.variable("NCCL_IB_HCA") else { return Seen::absent("NCCL_IB_HCA is not set") };
+    let Some(filter) = host.variable("NCCL_IB_HCA") else {
+        return Seen::absent("NCCL_IB_HCA is not set");
+    };
     if host.hcas().is_empty() {
         return Seen::absent("no RDMA device");
     }
-    let chosen: Vec<&str> =
-        host.hcas().iter().map(|hca| hca.name.as_str()).filter(|name| selects(filter, name)).collect();
+    let chosen: Vec<&str> = host
+        .hcas()
+        .iter()
+        .map(|hca| hca.name.as_str())
+        .filter(|name| selects(filter, name))
+        .collect();
     let evidence = format!("NCCL_IB_HCA={filter} selects {}", chosen.join(" "));
     if chosen.is_empty() {
-        return Seen::fail("NCCL_IB_HCA selects no device", format!("NCCL_IB_HCA={filter} selects none"));
+        return Seen::fail(
+            "NCCL_IB_HCA selects no device",
+            format!("NCCL_IB_HCA={filter} selects none"),
+        );
     }
     if filter.contains('=') {
         return Seen::well("NCCL_IB_HCA names devices exactly", evidence);
@@ -204,7 +216,14 @@ fn device_names(host: &Host) -> Seen {
 }
 
 fn pinned(host: &Host) -> Seen {
-    let names = ["NCCL_ALGO", "NCCL_PROTO", "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "NCCL_NTHREADS", "NCCL_BUFFSIZE"];
+    let names = [
+        "NCCL_ALGO",
+        "NCCL_PROTO",
+        "NCCL_MIN_NCHANNELS",
+        "NCCL_MAX_NCHANNELS",
+        "NCCL_NTHREADS",
+        "NCCL_BUFFSIZE",
+    ];
     let mut tally = Tally::default();
     for (name, value) in set(host, &names) {
         let slow = name == "NCCL_PROTO" && value.eq_ignore_ascii_case("ll")
@@ -232,22 +251,32 @@ fn timeouts(host: &Host) -> Seen {
             _ => tally.well(line),
         }
     }
-    tally.seen("neither is set", "RDMA timeouts outlive a link flap", "RDMA timeouts too short for a link flap")
+    tally.seen(
+        "neither is set",
+        "RDMA timeouts outlive a link flap",
+        "RDMA timeouts too short for a link flap",
+    )
 }
 
 fn debug(host: &Host) -> Seen {
-    let Some(level) = host.variable("NCCL_DEBUG") else { return Seen::absent("NCCL_DEBUG is not set") };
+    let Some(level) = host.variable("NCCL_DEBUG") else {
+        return Seen::absent("NCCL_DEBUG is not set");
+    };
     let file = host.variable("NCCL_DEBUG_FILE");
     let evidence = format!("NCCL_DEBUG={level} NCCL_DEBUG_FILE={}", file.unwrap_or_default());
     match level.to_ascii_uppercase().as_str() {
         "TRACE" => Seen::warn("NCCL traces every call", evidence),
-        "INFO" | "ABORT" if file.is_none() => Seen::warn("NCCL's messages go to the job's output", evidence),
+        "INFO" | "ABORT" if file.is_none() => {
+            Seen::warn("NCCL's messages go to the job's output", evidence)
+        }
         _ => Seen::well("debug output is in its place", evidence),
     }
 }
 
 fn topology_file(host: &Host) -> Seen {
-    let Some(path) = host.variable("NCCL_TOPO_FILE") else { return Seen::absent("NCCL_TOPO_FILE is not set") };
+    let Some(path) = host.variable("NCCL_TOPO_FILE") else {
+        return Seen::absent("NCCL_TOPO_FILE is not set");
+    };
     let evidence = format!("NCCL_TOPO_FILE={path}");
     if host.root().is_live() && !host.root().exists(path) {
         return Seen::fail("the file NCCL_TOPO_FILE names is not there", evidence);
@@ -255,6 +284,9 @@ fn topology_file(host: &Host) -> Seen {
     if host.is_virtual() {
         Seen::well("NCCL_TOPO_FILE is set in a virtual machine", evidence)
     } else {
-        Seen::warn("NCCL_TOPO_FILE is set on bare metal, where NCCL sees the topology itself", evidence)
+        Seen::warn(
+            "NCCL_TOPO_FILE is set on bare metal, where NCCL sees the topology itself",
+            evidence,
+        )
     }
 }

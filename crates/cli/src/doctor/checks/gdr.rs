@@ -95,9 +95,13 @@ fn peer_memory(host: &Host) -> Seen {
         if open { "open" } else { "proprietary" }
     );
     match (module, dma_buf) {
-        (Some(module), _) => Seen::well("NICs reach GPU memory through peer memory", module).and(driver),
+        (Some(module), _) => {
+            Seen::well("NICs reach GPU memory through peer memory", module).and(driver)
+        }
         (None, true) => Seen::well("NICs reach GPU memory through dma-buf", driver),
-        (None, false) => Seen::fail("NICs cannot reach GPU memory", "nvidia_peermem is not loaded").and(driver),
+        (None, false) => {
+            Seen::fail("NICs cannot reach GPU memory", "nvidia_peermem is not loaded").and(driver)
+        }
     }
 }
 
@@ -113,7 +117,13 @@ fn peer_memory_fits(host: &Host) -> Seen {
         &["nvidia-peermem", "ERROR detected invalid context"],
     ];
     let good = "the kernel has no complaint about nvidia-peermem";
-    super::kernel::log_lines(host, sets, good, "the kernel complains about nvidia-peermem", Seen::fail)
+    super::kernel::log_lines(
+        host,
+        sets,
+        good,
+        "the kernel complains about nvidia-peermem",
+        Seen::fail,
+    )
 }
 
 fn near_nic(host: &Host) -> Seen {
@@ -123,16 +133,22 @@ fn near_nic(host: &Host) -> Seen {
     }
     let mut tally = Tally::default();
     for gpu in host.gpus() {
-        let nearest = rails.iter().map(|nic| (gpu.distance(nic), nic)).min_by_key(|(distance, _)| *distance);
+        let nearest =
+            rails.iter().map(|nic| (gpu.distance(nic), nic)).min_by_key(|(distance, _)| *distance);
         let Some((distance, nic)) = nearest else { continue };
-        let line = format!("GPU {}: nearest NIC {} at {}", gpu.address, nic.address, distance.word());
+        let line =
+            format!("GPU {}: nearest NIC {} at {}", gpu.address, nic.address, distance.word());
         match distance {
             Distance::Pix | Distance::Pxb => tally.well(line),
             Distance::Phb | Distance::Node => tally.warn(line),
             Distance::Sys => tally.fail(line),
         }
     }
-    tally.seen("no GPU", "every GPU has a NIC near by", "GPUs without a NIC below their own PCIe switch")
+    tally.seen(
+        "no GPU",
+        "every GPU has a NIC near by",
+        "GPUs without a NIC below their own PCIe switch",
+    )
 }
 
 fn gdrcopy(host: &Host) -> Seen {
@@ -144,7 +160,10 @@ fn gdrcopy(host: &Host) -> Seen {
     if there {
         Seen::well("gdrcopy is there", format!("{evidence} is there"))
     } else {
-        Seen::fail("gdrcopy is asked for and not there", format!("{evidence} or /sys/module/gdrdrv is not there"))
+        Seen::fail(
+            "gdrcopy is asked for and not there",
+            format!("{evidence} or /sys/module/gdrdrv is not there"),
+        )
     }
 }
 
@@ -154,11 +173,15 @@ fn amd_peer_memory(host: &Host) -> Seen {
     }
     let path = "/sys/kernel/mm/memory_peers/amdkfd/version";
     let kernel = host.text("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let dma_buf = host.kernel().is_some_and(|version| version >= (5, 12)) && host.exists("/sys/module/amdgpu");
+    let dma_buf = host.kernel().is_some_and(|version| version >= (5, 12))
+        && host.exists("/sys/module/amdgpu");
     if let Some(version) = host.text(path) {
         Seen::well("NICs reach GPU memory through peer memory", format!("{path} = {version}"))
     } else if dma_buf {
-        Seen::well("NICs reach GPU memory through dma-buf", format!("amdgpu is loaded, kernel {kernel}"))
+        Seen::well(
+            "NICs reach GPU memory through dma-buf",
+            format!("amdgpu is loaded, kernel {kernel}"),
+        )
     } else {
         Seen::fail("NICs cannot reach GPU memory", format!("{path} is not there, kernel {kernel}"))
     }
@@ -172,6 +195,9 @@ fn amd_passthrough(host: &Host) -> Seen {
         Some(value) if value.split(',').any(|word| word == "pt") => {
             Seen::well("the kernel runs with iommu=pt", format!("/proc/cmdline: iommu={value}"))
         }
-        value => Seen::warn("the kernel runs without iommu=pt", format!("/proc/cmdline: iommu={}", value.unwrap_or_default())),
+        value => Seen::warn(
+            "the kernel runs without iommu=pt",
+            format!("/proc/cmdline: iommu={}", value.unwrap_or_default()),
+        ),
     }
 }

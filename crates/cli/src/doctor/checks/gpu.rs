@@ -189,7 +189,10 @@ fn versions(host: &Host) -> Seen {
         && text.contains("version mismatch")
     {
         let line = text.lines().find(|line| line.contains("version mismatch")).unwrap_or_default();
-        return Seen::fail("driver and library have different versions", format!("nvidia-smi -q: {line}"));
+        return Seen::fail(
+            "driver and library have different versions",
+            format!("nvidia-smi -q: {line}"),
+        );
     }
     let module = host.text("/sys/module/nvidia/version");
     let running = host.text("/proc/driver/nvidia/version").and_then(|text| {
@@ -205,10 +208,14 @@ fn versions(host: &Host) -> Seen {
     .into_iter()
     .filter_map(|(name, value)| Some((name, value?)))
     .collect();
-    let evidence: Vec<String> = known.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+    let evidence: Vec<String> =
+        known.iter().map(|(name, value)| format!("{name} = {value}")).collect();
     let Some((_, first)) = known.first() else {
-        return Seen::fail("the NVIDIA driver is not loaded", "/sys/module/nvidia/version is not there")
-            .fixed_by("modprobe nvidia; dmesg says why it does not load");
+        return Seen::fail(
+            "the NVIDIA driver is not loaded",
+            "/sys/module/nvidia/version is not there",
+        )
+        .fixed_by("modprobe nvidia; dmesg says why it does not load");
     };
     if known.iter().all(|(_, value)| value == first) {
         Seen::well(format!("the driver's version is {first} everywhere"), evidence.join(", "))
@@ -218,7 +225,8 @@ fn versions(host: &Host) -> Seen {
 }
 
 fn is_version(word: &str) -> bool {
-    word.split('.').count() >= 2 && word.split('.').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
+    word.split('.').count() >= 2
+        && word.split('.').all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()))
 }
 
 fn persistence(host: &Host) -> Seen {
@@ -289,12 +297,17 @@ fn equal(host: &Host) -> Seen {
 }
 
 fn error_correction(host: &Host) -> Seen {
-    each(host, "error correction is on", "GPUs whose error correction is off or will change", |gpu, tally| {
-        let Some(now) = gpu.get("ECC Mode/Current") else { return };
-        let next = gpu.get("ECC Mode/Pending").unwrap_or(now);
-        let line = format!("{}: ECC Mode: Current = {now}, Pending = {next}", gpu.address);
-        if now == "Enabled" && next == now { tally.well(line) } else { tally.warn(line) }
-    })
+    each(
+        host,
+        "error correction is on",
+        "GPUs whose error correction is off or will change",
+        |gpu, tally| {
+            let Some(now) = gpu.get("ECC Mode/Current") else { return };
+            let next = gpu.get("ECC Mode/Pending").unwrap_or(now);
+            let line = format!("{}: ECC Mode: Current = {now}, Pending = {next}", gpu.address);
+            if now == "Enabled" && next == now { tally.well(line) } else { tally.warn(line) }
+        },
+    )
 }
 
 fn slices(host: &Host) -> Seen {
@@ -306,39 +319,55 @@ fn slices(host: &Host) -> Seen {
 }
 
 fn compute_mode(host: &Host) -> Seen {
-    each(host, "the compute mode lets several processes in", "GPUs with a closed compute mode", |gpu, tally| {
-        let Some(mode) = gpu.get("Compute Mode") else { return };
-        let verdict = match mode {
-            "Default" => Verdict::Pass,
-            "Prohibited" => Verdict::Fail,
-            _ => Verdict::Warn,
-        };
-        tally.add(verdict, format!("{}: Compute Mode = {mode}", gpu.address));
-    })
+    each(
+        host,
+        "the compute mode lets several processes in",
+        "GPUs with a closed compute mode",
+        |gpu, tally| {
+            let Some(mode) = gpu.get("Compute Mode") else { return };
+            let verdict = match mode {
+                "Default" => Verdict::Pass,
+                "Prohibited" => Verdict::Fail,
+                _ => Verdict::Warn,
+            };
+            tally.add(verdict, format!("{}: Compute Mode = {mode}", gpu.address));
+        },
+    )
 }
 
 fn power(host: &Host) -> Seen {
-    each(host, "power limits are the makers'", "GPUs with less power than the maker's limit", |gpu, tally| {
-        let read = |name: &str| {
-            let new = gpu.number(&format!("GPU Power Readings/{name}"));
-            new.or_else(|| gpu.number(&format!("Power Readings/{name}")))
-        };
-        let (Some(now), Some(maker)) =
-            (read("Current Power Limit").or_else(|| read("Power Limit")), read("Default Power Limit"))
-        else {
-            return;
-        };
-        let line = format!("{}: power limit {now} W, default {maker} W", gpu.address);
-        if now < maker * 0.98 { tally.warn(line) } else { tally.well(line) }
-    })
+    each(
+        host,
+        "power limits are the makers'",
+        "GPUs with less power than the maker's limit",
+        |gpu, tally| {
+            let read = |name: &str| {
+                let new = gpu.number(&format!("GPU Power Readings/{name}"));
+                new.or_else(|| gpu.number(&format!("Power Readings/{name}")))
+            };
+            let (Some(now), Some(maker)) = (
+                read("Current Power Limit").or_else(|| read("Power Limit")),
+                read("Default Power Limit"),
+            ) else {
+                return;
+            };
+            let line = format!("{}: power limit {now} W, default {maker} W", gpu.address);
+            if now < maker * 0.98 { tally.warn(line) } else { tally.well(line) }
+        },
+    )
 }
 
 fn replays(host: &Host) -> Seen {
-    each(host, "GPUs have not repeated PCIe packets", "GPUs that repeated PCIe packets", |gpu, tally| {
-        let Some(count) = gpu.number("PCI/Replays Since Reset") else { return };
-        let line = format!("{}: Replays Since Reset = {count}", gpu.address);
-        if count > 0.0 { tally.warn(line) } else { tally.well(line) }
-    })
+    each(
+        host,
+        "GPUs have not repeated PCIe packets",
+        "GPUs that repeated PCIe packets",
+        |gpu, tally| {
+            let Some(count) = gpu.number("PCI/Replays Since Reset") else { return };
+            let line = format!("{}: Replays Since Reset = {count}", gpu.address);
+            if count > 0.0 { tally.warn(line) } else { tally.well(line) }
+        },
+    )
 }
 
 fn window(host: &Host) -> Seen {

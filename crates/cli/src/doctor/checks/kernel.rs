@@ -116,7 +116,9 @@ fn choice_other_than(host: &Host, path: &str, bad: &str, good: &str, title: &str
         Ok(Some(text)) => match chosen(&text) {
             Some(word) if word == bad => Seen::warn(title, format!("{path} = {word}")),
             Some(word) => Seen::well(good, format!("{path} = {word}")),
-            None => Seen::unknown(format!("could not look whether {good}"), format!("{path} = {text}")),
+            None => {
+                Seen::unknown(format!("could not look whether {good}"), format!("{path} = {text}"))
+            }
         },
         Ok(None) => Seen::absent("the kernel has no transparent huge pages"),
         Err(error) => Seen::unknown(format!("could not look whether {good}"), error.to_string()),
@@ -138,10 +140,17 @@ fn reserved_pages(host: &Host) -> Seen {
     let (Some(total), Some(free), Some(size)) =
         (host.memory("MemTotal"), host.memory("HugePages_Free"), host.memory("Hugepagesize"))
     else {
-        return Seen::unknown("could not look at reserved huge pages", "/proc/meminfo does not say");
+        return Seen::unknown(
+            "could not look at reserved huge pages",
+            "/proc/meminfo does not say",
+        );
     };
     let idle = free.saturating_mul(size);
-    let evidence = format!("/proc/meminfo: HugePages_Free = {free} of {} each, MemTotal = {}", bytes(size), bytes(total));
+    let evidence = format!(
+        "/proc/meminfo: HugePages_Free = {free} of {} each, MemTotal = {}",
+        bytes(size),
+        bytes(total)
+    );
     if idle > total / 10 {
         Seen::warn(format!("{} lie idle in reserved huge pages", bytes(idle)), evidence)
     } else {
@@ -154,7 +163,8 @@ fn swap(host: &Host) -> Seen {
         return Seen::unknown("could not look at swap", "/proc/meminfo does not say");
     };
     let used = total.saturating_sub(free);
-    let evidence = format!("/proc/meminfo: SwapTotal = {}, SwapFree = {}", bytes(total), bytes(free));
+    let evidence =
+        format!("/proc/meminfo: SwapTotal = {}, SwapFree = {}", bytes(total), bytes(free));
     if used > 64 << 20 {
         Seen::warn(format!("{} are swapped out", bytes(used)), evidence)
     } else {
@@ -188,7 +198,10 @@ fn reboot(host: &Host) -> Seen {
     if host.exists(path) {
         Seen::warn("an update waits for a reboot", format!("{path} is there"))
     } else if host.text("/proc/uptime").is_none() {
-        Seen::unknown("could not look whether an update waits for a reboot", "/proc/uptime is not in the tree")
+        Seen::unknown(
+            "could not look whether an update waits for a reboot",
+            "/proc/uptime is not in the tree",
+        )
     } else {
         Seen::well("no update waits for a reboot", format!("{path} is not there"))
     }
@@ -210,7 +223,8 @@ pub(super) fn log_lines(
     match lines[..] {
         [] => Seen::well(good, "dmesg: no such line"),
         [first, ..] => {
-            let mut seen = answer(format!("{bad} ({} lines)", lines.len()), format!("dmesg: {first}"));
+            let mut seen =
+                answer(format!("{bad} ({} lines)", lines.len()), format!("dmesg: {first}"));
             if let Some(last) = lines.last().filter(|_| lines.len() > 1) {
                 seen = seen.and(format!("dmesg: {last}"));
             }

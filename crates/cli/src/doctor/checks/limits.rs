@@ -149,7 +149,9 @@ fn locked_memory(host: &Host) -> Seen {
     match limit {
         u64::MAX => Seen::well("memory may be locked without limit", evidence),
         // Without an RDMA device the limit hurts io_uring and pinned buffers only.
-        _ if limit < 8 * GIB && !host.hcas().is_empty() => Seen::fail(format!("only {} may be locked", bytes(limit)), evidence),
+        _ if limit < 8 * GIB && !host.hcas().is_empty() => {
+            Seen::fail(format!("only {} may be locked", bytes(limit)), evidence)
+        }
         _ => Seen::warn(format!("only {} may be locked", bytes(limit)), evidence),
     }
 }
@@ -160,16 +162,27 @@ fn lock_capability(host: &Host) -> Seen {
     }
     let unlimited = host.limit("Max locked memory") == Some(u64::MAX);
     match host.has_capability(CAP_IPC_LOCK) {
-        Some(true) => Seen::well("the container may lock memory", "/proc/self/status: CapEff has IPC_LOCK"),
-        Some(false) if unlimited => Seen::well("the container may lock memory", format!("{LIMITS}: Max locked memory = unlimited")),
-        Some(false) => Seen::fail("the container may not lock memory", "/proc/self/status: CapEff lacks IPC_LOCK"),
+        Some(true) => {
+            Seen::well("the container may lock memory", "/proc/self/status: CapEff has IPC_LOCK")
+        }
+        Some(false) if unlimited => Seen::well(
+            "the container may lock memory",
+            format!("{LIMITS}: Max locked memory = unlimited"),
+        ),
+        Some(false) => Seen::fail(
+            "the container may not lock memory",
+            "/proc/self/status: CapEff lacks IPC_LOCK",
+        ),
         None => Seen::unknown("could not look at capabilities", "/proc/self/status does not say"),
     }
 }
 
 fn shared_memory(host: &Host) -> Seen {
     let Some(size) = host.fact_number("shm_bytes") else {
-        return Seen::unknown("could not look at the size of /dev/shm", "statvfs of /dev/shm is not known");
+        return Seen::unknown(
+            "could not look at the size of /dev/shm",
+            "statvfs of /dev/shm is not known",
+        );
     };
     let wanted = GIB.max(host.gpus().len() as u64 * (64 << 20));
     let evidence = format!("/dev/shm = {}", bytes(size));
@@ -183,12 +196,18 @@ fn shared_memory(host: &Host) -> Seen {
 }
 
 fn shared_memory_left(host: &Host) -> Seen {
-    let (Some(size), Some(free)) = (host.fact_number("shm_bytes"), host.fact_number("shm_free_bytes")) else {
-        return Seen::unknown("could not look how full /dev/shm is", "statvfs of /dev/shm is not known");
+    let (Some(size), Some(free)) =
+        (host.fact_number("shm_bytes"), host.fact_number("shm_free_bytes"))
+    else {
+        return Seen::unknown(
+            "could not look how full /dev/shm is",
+            "statvfs of /dev/shm is not known",
+        );
     };
     let mut left = host.list("/dev/shm");
     left.retain(|name| name.starts_with("nccl-"));
-    let evidence = format!("/dev/shm: {} of {} free, {} files nccl-*", bytes(free), bytes(size), left.len());
+    let evidence =
+        format!("/dev/shm: {} of {} free, {} files nccl-*", bytes(free), bytes(size), left.len());
     if size > 0 && free < size / 10 {
         Seen::fail("/dev/shm is nearly full", evidence)
     } else if !left.is_empty() && size > 0 && free < size / 5 {
@@ -243,25 +262,42 @@ fn remove_ipc(host: &Host) -> Seen {
         Some((path, value)) if ["no", "false", "0", "off"].contains(&value.as_str()) => {
             Seen::well("systemd leaves shared memory alone", format!("{path}: RemoveIPC={value}"))
         }
-        Some((path, value)) => Seen::warn("systemd removes shared memory of users who log out", format!("{path}: RemoveIPC={value}")),
-        None => Seen::warn("systemd removes shared memory of users who log out", format!("{main}: RemoveIPC is not set; the default is yes")),
+        Some((path, value)) => Seen::warn(
+            "systemd removes shared memory of users who log out",
+            format!("{path}: RemoveIPC={value}"),
+        ),
+        None => Seen::warn(
+            "systemd removes shared memory of users who log out",
+            format!("{main}: RemoveIPC is not set; the default is yes"),
+        ),
     }
 }
 
 fn nice_capability(host: &Host) -> Seen {
-    if !host.is_container() || host.gpus().is_empty() || host.variable("NCCL_CUMEM_HOST_ENABLE") == Some("0") {
+    if !host.is_container()
+        || host.gpus().is_empty()
+        || host.variable("NCCL_CUMEM_HOST_ENABLE") == Some("0")
+    {
         return Seen::absent("no container with GPUs");
     }
     match host.has_capability(CAP_SYS_NICE) {
-        Some(true) => Seen::well("the container may place memory", "/proc/self/status: CapEff has SYS_NICE"),
-        Some(false) => Seen::warn("the container may not place memory", "/proc/self/status: CapEff lacks SYS_NICE"),
+        Some(true) => {
+            Seen::well("the container may place memory", "/proc/self/status: CapEff has SYS_NICE")
+        }
+        Some(false) => Seen::warn(
+            "the container may not place memory",
+            "/proc/self/status: CapEff lacks SYS_NICE",
+        ),
         None => Seen::unknown("could not look at capabilities", "/proc/self/status does not say"),
     }
 }
 
 fn processes(host: &Host) -> Seen {
     let Some(limit) = host.limit("Max processes") else { return no_limits() };
-    let evidence = format!("{LIMITS}: Max processes = {}", if limit == u64::MAX { "unlimited".to_owned() } else { limit.to_string() });
+    let evidence = format!(
+        "{LIMITS}: Max processes = {}",
+        if limit == u64::MAX { "unlimited".to_owned() } else { limit.to_string() }
+    );
     if limit < 16_384 {
         Seen::warn(format!("only {limit} processes and threads may run"), evidence)
     } else {
@@ -271,13 +307,19 @@ fn processes(host: &Host) -> Seen {
 
 fn process_numbers(host: &Host) -> Seen {
     let path = "/proc/sys/kernel/pid_max";
-    let cpus = host.text("/sys/devices/system/cpu/online").and_then(|text| crate::doctor::host::number_list(&text));
+    let cpus = host
+        .text("/sys/devices/system/cpu/online")
+        .and_then(|text| crate::doctor::host::number_list(&text));
     let cpus = cpus.map_or(1, |cpus| cpus.len());
     match host.number(path) {
-        Some(most) if most < 65_536 && cpus >= 64 => {
-            Seen::warn(format!("only {most} process numbers for {cpus} processors"), format!("{path} = {most}"))
-        }
-        Some(most) => Seen::well("the kernel has enough process numbers", format!("{path} = {most}, {cpus} processors")),
+        Some(most) if most < 65_536 && cpus >= 64 => Seen::warn(
+            format!("only {most} process numbers for {cpus} processors"),
+            format!("{path} = {most}"),
+        ),
+        Some(most) => Seen::well(
+            "the kernel has enough process numbers",
+            format!("{path} = {most}, {cpus} processors"),
+        ),
         None => Seen::unknown("could not look at process numbers", format!("{path} is not there")),
     }
 }
@@ -285,7 +327,9 @@ fn process_numbers(host: &Host) -> Seen {
 fn map_count(host: &Host) -> Seen {
     let path = "/proc/sys/vm/max_map_count";
     match host.number(path) {
-        Some(most) if most < 65_530 => Seen::warn(format!("a process may map only {most} regions"), format!("{path} = {most}")),
+        Some(most) if most < 65_530 => {
+            Seen::warn(format!("a process may map only {most} regions"), format!("{path} = {most}"))
+        }
         Some(most) => Seen::well("a process may map enough regions", format!("{path} = {most}")),
         None => Seen::unknown("could not look at mapped regions", format!("{path} is not there")),
     }
@@ -300,7 +344,9 @@ fn units(host: &Host) -> Seen {
         let mut look = |path: String| {
             let Some(text) = host.text(&path) else { return };
             found = true;
-            if let Some(value) = text.lines().rev().find_map(|line| line.trim().strip_prefix("LimitMEMLOCK=")) {
+            if let Some(value) =
+                text.lines().rev().find_map(|line| line.trim().strip_prefix("LimitMEMLOCK="))
+            {
                 set = Some((path, value.trim().to_owned()));
             }
         };
@@ -313,12 +359,19 @@ fn units(host: &Host) -> Seen {
         }
         match (found, set) {
             (false, _) => {}
-            (true, Some((path, value))) if value == "infinity" => tally.well(format!("{path}: LimitMEMLOCK={value}")),
+            (true, Some((path, value))) if value == "infinity" => {
+                tally.well(format!("{path}: LimitMEMLOCK={value}"))
+            }
             (true, Some((path, value))) => tally.warn(format!("{path}: LimitMEMLOCK={value}")),
             // Container engines set the limit of each container; Slurm passes its own on.
-            (true, None) if service == "slurmd" => tally.warn(format!("{service}.service: LimitMEMLOCK is not set; the default is 8 MiB")),
+            (true, None) if service == "slurmd" => tally
+                .warn(format!("{service}.service: LimitMEMLOCK is not set; the default is 8 MiB")),
             (true, None) => tally.well(format!("{service}.service: LimitMEMLOCK is not set")),
         }
     }
-    tally.seen("no service that starts jobs", "services do not limit locked memory", "services that limit locked memory")
+    tally.seen(
+        "no service that starts jobs",
+        "services do not limit locked memory",
+        "services that limit locked memory",
+    )
 }

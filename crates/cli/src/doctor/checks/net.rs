@@ -183,12 +183,20 @@ pub(super) const CHECKS: &[Check] = &[
 fn packet_size(host: &Host) -> Seen {
     let roce = host.roce_interfaces();
     let mut tally = Tally::default();
-    for nic in host.nics().iter().filter(|nic| nic.ethernet && nic.is_up() && !roce.contains(&nic.name)) {
-        let (Some(speed), Some(mtu)) = (nic.speed.filter(|speed| *speed >= 25_000), nic.mtu) else { continue };
+    for nic in
+        host.nics().iter().filter(|nic| nic.ethernet && nic.is_up() && !roce.contains(&nic.name))
+    {
+        let (Some(speed), Some(mtu)) = (nic.speed.filter(|speed| *speed >= 25_000), nic.mtu) else {
+            continue;
+        };
         let line = format!("/sys/class/net/{}/mtu = {mtu} at {speed} Mb/s", nic.name);
         if mtu < 4000 { tally.warn(line) } else { tally.well(line) }
     }
-    tally.seen("no Ethernet interface of 25 Gb/s or more besides RoCE", "fast interfaces carry jumbo packets", "fast interfaces with a small MTU")
+    tally.seen(
+        "no Ethernet interface of 25 Gb/s or more besides RoCE",
+        "fast interfaces carry jumbo packets",
+        "fast interfaces with a small MTU",
+    )
 }
 
 /// Interfaces that are up by the PCI ids of their device.
@@ -204,11 +212,17 @@ fn speed(host: &Host) -> Seen {
     for nics in kinds.values() {
         let most = nics.iter().map(|(_, speed)| *speed).max().unwrap_or(0);
         for (name, speed) in nics {
-            let line = format!("/sys/class/net/{name}/speed = {speed} Mb/s; the fastest of its kind has {most}");
+            let line = format!(
+                "/sys/class/net/{name}/speed = {speed} Mb/s; the fastest of its kind has {most}"
+            );
             if *speed < most { tally.warn(line) } else { tally.well(line) }
         }
     }
-    tally.seen("no interface on PCI that says its speed", "interfaces of one kind have one speed", "interfaces slower than others of their kind")
+    tally.seen(
+        "no interface on PCI that says its speed",
+        "interfaces of one kind have one speed",
+        "interfaces slower than others of their kind",
+    )
 }
 
 fn duplex(host: &Host) -> Seen {
@@ -221,7 +235,11 @@ fn duplex(host: &Host) -> Seen {
             _ => {}
         }
     }
-    tally.seen("no interface says its duplex", "interfaces are full duplex", "interfaces are half duplex")
+    tally.seen(
+        "no interface says its duplex",
+        "interfaces are full duplex",
+        "interfaces are half duplex",
+    )
 }
 
 fn state(host: &Host) -> Seen {
@@ -233,7 +251,11 @@ fn state(host: &Host) -> Seen {
             if nic.is_up() { tally.well(line) } else { tally.fail(line) }
         }
     }
-    tally.seen("no RoCE interface", "interfaces of RDMA devices are up", "interfaces of RDMA devices that are down")
+    tally.seen(
+        "no RoCE interface",
+        "interfaces of RDMA devices are up",
+        "interfaces of RDMA devices that are down",
+    )
 }
 
 fn rings(host: &Host) -> Seen {
@@ -245,28 +267,38 @@ fn rings(host: &Host) -> Seen {
         let line = format!("ethtool -g {}: RX = {now} of {most}", nic.name);
         if *now < 1024.min(*most) { tally.warn(line) } else { tally.well(line) }
     }
-    tally.seen("ethtool -g says nothing here", "receive rings are not tiny", "interfaces with a tiny receive ring")
+    tally.seen(
+        "ethtool -g says nothing here",
+        "receive rings are not tiny",
+        "interfaces with a tiny receive ring",
+    )
 }
 
 fn offloads(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for nic in host.nics().iter().filter(|nic| nic.is_up() && nic.ethernet) {
         let Ok(text) = host.output(&format!("ethtool-k-{}", nic.name)) else { continue };
-        let off: Vec<&str> = ["tcp-segmentation-offload", "generic-segmentation-offload", "generic-receive-offload"]
-            .into_iter()
-            .filter(|name| {
-                let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-                // What the device cannot do is shown as fixed.
-                value.is_some_and(|value| value.trim() == "off")
-            })
-            .collect();
+        let off: Vec<&str> =
+            ["tcp-segmentation-offload", "generic-segmentation-offload", "generic-receive-offload"]
+                .into_iter()
+                .filter(|name| {
+                    let value =
+                        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+                    // What the device cannot do is shown as fixed.
+                    value.is_some_and(|value| value.trim() == "off")
+                })
+                .collect();
         if off.is_empty() {
             tally.well(format!("ethtool -k {}: offloads are on", nic.name));
         } else {
             tally.warn(format!("ethtool -k {}: {} off", nic.name, off.join(", ")));
         }
     }
-    tally.seen("ethtool -k says nothing here", "offloads are on", "interfaces with offloads switched off")
+    tally.seen(
+        "ethtool -k says nothing here",
+        "offloads are on",
+        "interfaces with offloads switched off",
+    )
 }
 
 fn queues(host: &Host) -> Seen {
@@ -278,12 +310,21 @@ fn queues(host: &Host) -> Seen {
         let line = format!("ethtool -l {}: Combined = {now} of {most}", nic.name);
         if *now < 4.min(*most) { tally.warn(line) } else { tally.well(line) }
     }
-    tally.seen("no interface of 25 Gb/s or more whose queues are known", "fast interfaces have several queues", "fast interfaces with few queues")
+    tally.seen(
+        "no interface of 25 Gb/s or more whose queues are known",
+        "fast interfaces have several queues",
+        "fast interfaces with few queues",
+    )
 }
 
 fn own_name(host: &Host) -> Seen {
-    let (Some(name), Some(hosts)) = (host.text("/proc/sys/kernel/hostname"), host.text("/etc/hosts")) else {
-        return Seen::unknown("could not look at the machine's own name", "/etc/hosts is not there");
+    let (Some(name), Some(hosts)) =
+        (host.text("/proc/sys/kernel/hostname"), host.text("/etc/hosts"))
+    else {
+        return Seen::unknown(
+            "could not look at the machine's own name",
+            "/etc/hosts is not there",
+        );
     };
     let line = hosts.lines().find(|line| {
         let words: Vec<&str> = line.split('#').next().unwrap_or("").split_whitespace().collect();
@@ -291,8 +332,14 @@ fn own_name(host: &Host) -> Seen {
         (address.starts_with("127.") || *address == "::1") && names.contains(&name.as_str())
     });
     match line {
-        Some(line) if name != "localhost" => Seen::warn("the machine's own name is a loopback address", format!("/etc/hosts: {line}")),
-        _ => Seen::well("the machine's own name is not the loopback address", format!("/etc/hosts: no 127.x line for {name}")),
+        Some(line) if name != "localhost" => Seen::warn(
+            "the machine's own name is a loopback address",
+            format!("/etc/hosts: {line}"),
+        ),
+        _ => Seen::well(
+            "the machine's own name is not the loopback address",
+            format!("/etc/hosts: no 127.x line for {name}"),
+        ),
     }
 }
 
@@ -315,14 +362,26 @@ fn clock(host: &Host) -> Seen {
     }
     match host.output("timedatectl") {
         Ok(text) => {
-            let line = text.lines().find(|line| line.starts_with("NTPSynchronized=")).unwrap_or("").to_owned();
+            let line = text
+                .lines()
+                .find(|line| line.starts_with("NTPSynchronized="))
+                .unwrap_or("")
+                .to_owned();
             match line.as_str() {
-                "NTPSynchronized=yes" => Seen::well("the clock is kept", format!("timedatectl show: {line}")),
-                "" => Seen::unknown("could not look whether the clock is kept", "timedatectl show does not say"),
+                "NTPSynchronized=yes" => {
+                    Seen::well("the clock is kept", format!("timedatectl show: {line}"))
+                }
+                "" => Seen::unknown(
+                    "could not look whether the clock is kept",
+                    "timedatectl show does not say",
+                ),
                 _ => Seen::warn("nothing keeps the clock", format!("timedatectl show: {line}")),
             }
         }
-        Err(why) => Seen::unknown("could not look whether the clock is kept", format!("neither chronyc nor timedatectl answers: {why}")),
+        Err(why) => Seen::unknown(
+            "could not look whether the clock is kept",
+            format!("neither chronyc nor timedatectl answers: {why}"),
+        ),
     }
 }
 

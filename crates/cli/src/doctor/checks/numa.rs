@@ -74,7 +74,10 @@ fn affinity(host: &Host) -> Seen {
     let status = host.text("/proc/self/status").unwrap_or_default();
     let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
     let Some(ours) = allowed.and_then(number_list) else {
-        return Seen::unknown("could not look where this process may run", "/proc/self/status does not say");
+        return Seen::unknown(
+            "could not look where this process may run",
+            "/proc/self/status does not say",
+        );
     };
     let mut tally = Tally::default();
     for gpu in host.gpus() {
@@ -91,7 +94,11 @@ fn affinity(host: &Host) -> Seen {
             tally.warn(line);
         }
     }
-    tally.seen("no GPU", "this process may run next to every GPU", "GPUs next to which this process may not run")
+    tally.seen(
+        "no GPU",
+        "this process may run next to every GPU",
+        "GPUs next to which this process may not run",
+    )
 }
 
 fn nodes_per_socket(host: &Host) -> Seen {
@@ -116,7 +123,9 @@ fn balancing(host: &Host) -> Seen {
         Some(_) if host.nodes().len() < 2 => {
             Seen::well("there is one node: nothing to move", format!("{path}, one node"))
         }
-        Some(value) => Seen::warn("the kernel moves pages between nodes", format!("{path} = {value}")),
+        Some(value) => {
+            Seen::warn("the kernel moves pages between nodes", format!("{path} = {value}"))
+        }
         None => Seen::absent("a kernel without NUMA balancing"),
     }
 }
@@ -134,5 +143,9 @@ fn memory_everywhere(host: &Host) -> Seen {
         let line = format!("{folder}: cpulist = {cpus}, MemTotal = {} kB", total.unwrap_or(0));
         if cpus.is_empty() || total != Some(0) { tally.well(line) } else { tally.fail(line) }
     }
-    tally.seen("no NUMA nodes", "every node with processors has memory", "nodes with processors and no memory")
+    tally.seen(
+        "no NUMA nodes",
+        "every node with processors has memory",
+        "nodes with processors and no memory",
+    )
 }

@@ -97,7 +97,9 @@ fn fabric(host: &Host) -> Seen {
     let switches = host.pci().iter().any(|pci| pci.is_nvswitch());
     let smi = match host.smi() {
         Ok(smi) => smi,
-        Err(why) if switches => return Seen::unknown("could not look whether the fabric is set up", why),
+        Err(why) if switches => {
+            return Seen::unknown("could not look whether the fabric is set up", why);
+        }
         Err(_) => return Seen::absent("no NVIDIA GPU with an NVLink fabric"),
     };
     if !switches && !super::gpu::has_fabric(smi) {
@@ -115,7 +117,9 @@ fn fabric(host: &Host) -> Seen {
         }
     }
     let log = host.output("fabricmanager").unwrap_or_default();
-    if let Some(line) = log.lines().rev().find(|line| line.contains("[ERROR]") || line.contains("[FATAL]")) {
+    if let Some(line) =
+        log.lines().rev().find(|line| line.contains("[ERROR]") || line.contains("[FATAL]"))
+    {
         tally.warn(format!("/var/log/fabricmanager.log: {}", line.trim()));
     }
     tally.seen("no NVLink fabric", "the NVLink fabric is set up", "the NVLink fabric is not set up")
@@ -144,5 +148,9 @@ fn peers(host: &Host) -> Seen {
             tally.fail(format!("{gpu}: {}", bad.join(", ")));
         }
     }
-    tally.seen("no matrix", "GPUs reach each other over NVLink", "GPUs that do not reach all others")
+    tally.seen(
+        "no matrix",
+        "GPUs reach each other over NVLink",
+        "GPUs that do not reach all others",
+    )
 }

@@ -164,7 +164,11 @@ fn nic_width(host: &Host) -> Seen {
             width(host, &address, &mut tally);
         }
     }
-    tally.seen("no NIC with a PCIe link", "links to NICs have all lanes", "links with fewer lanes than they could have")
+    tally.seen(
+        "no NIC with a PCIe link",
+        "links to NICs have all lanes",
+        "links with fewer lanes than they could have",
+    )
 }
 
 fn gpu_width(host: &Host) -> Seen {
@@ -172,11 +176,16 @@ fn gpu_width(host: &Host) -> Seen {
     for gpu in host.gpus() {
         width(host, &gpu.address, &mut tally);
     }
-    tally.seen("no GPU with a PCIe link", "links to GPUs have all lanes", "GPU links with fewer lanes than they could have")
+    tally.seen(
+        "no GPU with a PCIe link",
+        "links to GPUs have all lanes",
+        "GPU links with fewer lanes than they could have",
+    )
 }
 
 fn width(host: &Host, address: &str, tally: &mut Tally) {
-    let (Some((_, now)), Some((_, most))) = (host.link_of(address, "current"), host.link_of(address, "max"))
+    let (Some((_, now)), Some((_, most))) =
+        (host.link_of(address, "current"), host.link_of(address, "max"))
     else {
         return;
     };
@@ -191,7 +200,11 @@ fn width(host: &Host, address: &str, tally: &mut Tally) {
 
 /// GT/s of `16.0 GT/s PCIe`.
 fn speed(text: &str) -> Option<f64> {
-    text.split_whitespace().next()?.parse().ok().filter(|speed: &f64| speed.is_finite() && *speed > 0.0)
+    text.split_whitespace()
+        .next()?
+        .parse()
+        .ok()
+        .filter(|speed: &f64| speed.is_finite() && *speed > 0.0)
 }
 
 fn nic_speed(host: &Host) -> Seen {
@@ -207,13 +220,19 @@ fn nic_speed(host: &Host) -> Seen {
             if width == "0" || width == "255" {
                 continue;
             }
-            let line = format!("{DEVICES}/{address}/current_link_speed = {now}, max_link_speed = {most}");
+            let line =
+                format!("{DEVICES}/{address}/current_link_speed = {now}, max_link_speed = {most}");
             // A bridge that could do more than the card below it runs at the card's speed: that is pci-slot.
-            let below = host.link_of(&nic.address, "max").and_then(|(text, _)| speed(&text)).unwrap_or(m);
+            let below =
+                host.link_of(&nic.address, "max").and_then(|(text, _)| speed(&text)).unwrap_or(m);
             if n < m.min(below) { tally.fail(line) } else { tally.well(line) }
         }
     }
-    tally.seen("no NIC with a PCIe link", "links to NICs run at full speed", "links slower than they could be")
+    tally.seen(
+        "no NIC with a PCIe link",
+        "links to NICs run at full speed",
+        "links slower than they could be",
+    )
 }
 
 fn slot_speed(host: &Host) -> Seen {
@@ -231,13 +250,23 @@ fn slot_speed(host: &Host) -> Seen {
         let line = format!("{}: card {card}, port {port} above it {slot}", device.address);
         if s < c { tally.warn(line) } else { tally.well(line) }
     }
-    tally.seen("no card below a port", "slots are as fast as their cards", "cards in slots slower than they are")
+    tally.seen(
+        "no card below a port",
+        "slots are as fast as their cards",
+        "cards in slots slower than they are",
+    )
 }
 
 fn limited(host: &Host) -> Seen {
     let sets: &[&[&str]] = &[&["available PCIe bandwidth, limited by"]];
     let good = "the kernel reports no limited PCIe bandwidth";
-    super::kernel::log_lines(host, sets, good, "the kernel reports limited PCIe bandwidth", Seen::warn)
+    super::kernel::log_lines(
+        host,
+        sets,
+        good,
+        "the kernel reports limited PCIe bandwidth",
+        Seen::warn,
+    )
 }
 
 fn errors(host: &Host) -> Seen {
@@ -267,7 +296,11 @@ fn errors(host: &Host) -> Seen {
             tally.well(line);
         }
     }
-    tally.seen("no device reports PCIe errors to the kernel", "no PCIe errors", "devices with PCIe errors")
+    tally.seen(
+        "no device reports PCIe errors to the kernel",
+        "no PCIe errors",
+        "devices with PCIe errors",
+    )
 }
 
 fn iommu(host: &Host) -> Seen {
@@ -276,7 +309,8 @@ fn iommu(host: &Host) -> Seen {
     }
     let mut tally = Tally::default();
     for device in host.gpus().into_iter().chain(host.rails()) {
-        let Some(group) = host.link_name(&format!("{DEVICES}/{}/iommu_group", device.address)) else {
+        let Some(group) = host.link_name(&format!("{DEVICES}/{}/iommu_group", device.address))
+        else {
             tally.well(format!("{DEVICES}/{}: no IOMMU group", device.address));
             continue;
         };
@@ -304,7 +338,9 @@ fn iommu(host: &Host) -> Seen {
 
 fn power_saving(host: &Host) -> Seen {
     let path = "/sys/module/pcie_aspm/parameters/policy";
-    let Some(text) = host.text(path) else { return Seen::absent("a kernel without link power saving") };
+    let Some(text) = host.text(path) else {
+        return Seen::absent("a kernel without link power saving");
+    };
     let word = text.split_once('[').and_then(|(_, rest)| rest.split(']').next()).unwrap_or("");
     let evidence = format!("{path} = {text}");
     if word.starts_with("power") {
@@ -316,14 +352,26 @@ fn power_saving(host: &Host) -> Seen {
 
 fn arguments(host: &Host) -> Seen {
     let Some(line) = host.text("/proc/cmdline") else {
-        return Seen::unknown("could not look at the kernel's arguments", "/proc/cmdline is not there");
+        return Seen::unknown(
+            "could not look at the kernel's arguments",
+            "/proc/cmdline is not there",
+        );
     };
     let list = host.kernel_argument("pci").unwrap_or_default();
-    let bad: Vec<&str> = list.split(',').filter(|word| ["nomsi", "noats", "noacpi", "conf1"].contains(word)).collect();
+    let bad: Vec<&str> = list
+        .split(',')
+        .filter(|word| ["nomsi", "noats", "noacpi", "conf1"].contains(word))
+        .collect();
     if bad.is_empty() {
-        Seen::well("no kernel argument switches PCIe features off", format!("/proc/cmdline = {line}"))
+        Seen::well(
+            "no kernel argument switches PCIe features off",
+            format!("/proc/cmdline = {line}"),
+        )
     } else {
-        Seen::warn(format!("the kernel runs with pci={}", bad.join(",")), format!("/proc/cmdline = {line}"))
+        Seen::warn(
+            format!("the kernel runs with pci={}", bad.join(",")),
+            format!("/proc/cmdline = {line}"),
+        )
     }
 }
 
@@ -336,8 +384,14 @@ fn drivers(host: &Host) -> Seen {
             Some(driver) if driver == "vfio-pci" || driver == "pci-stub" || driver == "nouveau" => {
                 tally.warn(format!("{name} {DEVICES}/{}/driver = {driver}", device.address));
             }
-            Some(driver) => tally.well(format!("{name} {DEVICES}/{}/driver = {driver}", device.address)),
+            Some(driver) => {
+                tally.well(format!("{name} {DEVICES}/{}/driver = {driver}", device.address))
+            }
         }
     }
-    tally.seen("no GPU and no RDMA NIC", "GPUs and RDMA NICs have their drivers", "devices without a driver that jobs can use")
+    tally.seen(
+        "no GPU and no RDMA NIC",
+        "GPUs and RDMA NICs have their drivers",
+        "devices without a driver that jobs can use",
+    )
 }

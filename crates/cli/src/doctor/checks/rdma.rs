@@ -121,7 +121,7 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 /// Ports of the same board and link layer: those that should be alike.
-fn peers<'a>(host: &'a Host) -> BTreeMap<(&'a str, bool), Vec<(&'a Hca, &'a Port)>> {
+fn peers(host: &Host) -> BTreeMap<(&str, bool), Vec<(&Hca, &Port)>> {
     let mut boards = BTreeMap::<_, Vec<_>>::new();
     for (hca, port) in host.ports() {
         boards.entry((hca.board.as_str(), port.ethernet)).or_default().push((hca, port));
@@ -154,11 +154,17 @@ fn physical(host: &Host) -> Seen {
             ("LinkUp", _) => tally.well(line),
             ("", _) => tally.unknown(line),
             // A port that is down is told by ibl-01.
-            (_, false) if ["Disabled", "Polling"].contains(&port.physical.as_str()) => tally.well(line),
+            (_, false) if ["Disabled", "Polling"].contains(&port.physical.as_str()) => {
+                tally.well(line)
+            }
             _ => tally.fail(line),
         }
     }
-    tally.seen("no RDMA device", "active ports have a physical link", "ports whose physical link is not up")
+    tally.seen(
+        "no RDMA device",
+        "active ports have a physical link",
+        "ports whose physical link is not up",
+    )
 }
 
 fn rate(host: &Host) -> Seen {
@@ -167,7 +173,10 @@ fn rate(host: &Host) -> Seen {
         let active = ports.iter().filter(|(_, port)| port.is_active());
         let most = active.filter_map(|(_, port)| port.gigabits).fold(0.0, f64::max);
         for (_, port) in ports.iter().filter(|(_, port)| port.is_active()) {
-            let line = format!("{CLASS}/{}/rate = {}; the fastest of its kind has {most}", port.place, port.rate);
+            let line = format!(
+                "{CLASS}/{}/rate = {}; the fastest of its kind has {most}",
+                port.place, port.rate
+            );
             match port.gigabits {
                 Some(rate) if rate < most => tally.fail(line),
                 Some(_) => tally.well(line),
@@ -175,7 +184,11 @@ fn rate(host: &Host) -> Seen {
             }
         }
     }
-    tally.seen("no active RDMA port", "ports of one board have one rate", "ports slower than others of their kind")
+    tally.seen(
+        "no active RDMA port",
+        "ports of one board have one rate",
+        "ports slower than others of their kind",
+    )
 }
 
 fn subnet_manager(host: &Host) -> Seen {
@@ -188,7 +201,11 @@ fn subnet_manager(host: &Host) -> Seen {
         let line = format!("{CLASS}/{}: lid = {lid}, sm_lid = {manager}", port.place);
         if lid == 0 || manager == 0 { tally.fail(line) } else { tally.well(line) }
     }
-    tally.seen("no InfiniBand port", "InfiniBand ports have a subnet manager", "ports without a subnet manager")
+    tally.seen(
+        "no InfiniBand port",
+        "InfiniBand ports have a subnet manager",
+        "ports without a subnet manager",
+    )
 }
 
 fn link_layer(host: &Host) -> Seen {
@@ -198,7 +215,11 @@ fn link_layer(host: &Host) -> Seen {
         return Seen::absent("no active RDMA port");
     }
     let names = |ethernet: bool| -> Vec<&str> {
-        active.iter().filter(|port| port.ethernet == ethernet).map(|port| port.name.as_str()).collect()
+        active
+            .iter()
+            .filter(|port| port.ethernet == ethernet)
+            .map(|port| port.name.as_str())
+            .collect()
     };
     let (roce, ib) = (names(true), names(false));
     let evidence = format!("InfiniBand: {}; Ethernet: {}", list(&ib), list(&roce));
@@ -209,7 +230,9 @@ fn link_layer(host: &Host) -> Seen {
             Seen::well("ports of both link layers, and NCCL_IB_HCA chooses", evidence)
                 .and(format!("NCCL_IB_HCA = {filter}"))
         }
-        (false, None) => Seen::warn("active ports of both link layers, and nothing chooses", evidence),
+        (false, None) => {
+            Seen::warn("active ports of both link layers, and nothing chooses", evidence)
+        }
     }
 }
 
@@ -229,14 +252,20 @@ fn firmware(host: &Host) -> Seen {
         let most = versions.values().map(Vec::len).max().unwrap_or(0);
         for (version, names) in versions {
             let line = format!("{board}: fw_ver = {version} on {}", names.join(" "));
-            if versions.len() > 1 && names.len() < most || versions.len() > 1 && most * 2 == versions.len() {
+            if versions.len() > 1 && names.len() < most
+                || versions.len() > 1 && most * 2 == versions.len()
+            {
                 tally.fail(line);
             } else {
                 tally.well(line);
             }
         }
     }
-    tally.seen("no RDMA device", "devices of one board have one firmware", "firmware that differs from its peers'")
+    tally.seen(
+        "no RDMA device",
+        "devices of one board have one firmware",
+        "firmware that differs from its peers'",
+    )
 }
 
 fn guid(host: &Host) -> Seen {
@@ -280,14 +309,21 @@ fn pcie_capacity(host: &Host) -> Seen {
         if port == 0.0 || link == 0.0 {
             continue;
         }
-        let line = format!("{}: PCIe {speed} x{width} carries {link:.0} GB/s, its ports {port:.0} GB/s", hca.name);
+        let line = format!(
+            "{}: PCIe {speed} x{width} carries {link:.0} GB/s, its ports {port:.0} GB/s",
+            hca.name
+        );
         if link < 0.9 * port {
             tally.fail(line);
         } else {
             tally.well(line);
         }
     }
-    tally.seen("no active RDMA port on PCIe", "PCIe carries what the ports do", "NICs whose PCIe link is slower than their ports")
+    tally.seen(
+        "no active RDMA port on PCIe",
+        "PCIe carries what the ports do",
+        "NICs whose PCIe link is slower than their ports",
+    )
 }
 
 fn driver(host: &Host) -> Seen {
@@ -298,7 +334,10 @@ fn driver(host: &Host) -> Seen {
             Some(hca) => tally.well(format!("{} is {}", nic.address, hca.name)),
             // A NIC without any driver is told by pci-driver.
             None if nic.driver.is_none() => {}
-            None => tally.fail(format!("{} ({:04x}:{:04x}) has no device in {CLASS}", nic.address, nic.vendor, nic.device)),
+            None => tally.fail(format!(
+                "{} ({:04x}:{:04x}) has no device in {CLASS}",
+                nic.address, nic.vendor, nic.device
+            )),
         }
     }
     tally.seen("no RDMA NIC", "RDMA NICs have an RDMA device", "RDMA NICs without an RDMA device")
@@ -310,7 +349,10 @@ fn modules(host: &Host) -> Seen {
     }
     let path = "/sys/module/ib_uverbs";
     if host.list("/sys/module").is_empty() {
-        return Seen::unknown("could not look whether ib_uverbs is loaded", "/sys/module is not there");
+        return Seen::unknown(
+            "could not look whether ib_uverbs is loaded",
+            "/sys/module is not there",
+        );
     }
     if host.exists(path) {
         Seen::well("ib_uverbs is loaded", format!("{path} is there"))

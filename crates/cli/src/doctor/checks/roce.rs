@@ -141,14 +141,22 @@ fn addresses(host: &Host) -> Seen {
         let second: Vec<_> = gids.iter().filter(|(_, _, kind)| kind == "RoCE v2").collect();
         let best = second.iter().find(|(_, address, _)| is_routable(address));
         match (best, second.first()) {
-            (Some((index, address, _)), _) => tally.well(format!("{}: gids/{index} = {address}, RoCE v2", port.name)),
+            (Some((index, address, _)), _) => {
+                tally.well(format!("{}: gids/{index} = {address}, RoCE v2", port.name))
+            }
             (None, Some((index, address, _))) => {
                 tally.warn(format!("{}: gids/{index} = {address} only, link-local", port.name));
             }
-            (None, None) => tally.fail(format!("{}: no address of RoCE v2 among {}", port.name, gids.len())),
+            (None, None) => {
+                tally.fail(format!("{}: no address of RoCE v2 among {}", port.name, gids.len()))
+            }
         }
     }
-    tally.seen("no RoCE port", "RoCE ports have a routable v2 address", "RoCE ports without a routable v2 address")
+    tally.seen(
+        "no RoCE port",
+        "RoCE ports have a routable v2 address",
+        "RoCE ports without a routable v2 address",
+    )
 }
 
 fn address_index(host: &Host) -> Seen {
@@ -165,13 +173,20 @@ fn address_index(host: &Host) -> Seen {
     for (_, port) in host.roce_ports() {
         match host.gids(port).into_iter().find(|(index, ..)| *index == wanted) {
             Some((_, address, kind)) if kind == "RoCE v2" && is_routable(&address) => {
-                tally.warn(format!("{}: gids/{wanted} = {address}, {kind}; set by hand", port.name));
+                tally
+                    .warn(format!("{}: gids/{wanted} = {address}, {kind}; set by hand", port.name));
             }
-            Some((_, address, kind)) => tally.fail(format!("{}: gids/{wanted} = {address}, {kind}", port.name)),
+            Some((_, address, kind)) => {
+                tally.fail(format!("{}: gids/{wanted} = {address}, {kind}", port.name))
+            }
             None => tally.fail(format!("{}: gids/{wanted} is empty", port.name)),
         }
     }
-    tally.seen("no RoCE port", "NCCL_IB_GID_INDEX fits", "NCCL_IB_GID_INDEX is set: indices change when addresses do")
+    tally.seen(
+        "no RoCE port",
+        "NCCL_IB_GID_INDEX fits",
+        "NCCL_IB_GID_INDEX is set: indices change when addresses do",
+    )
 }
 
 fn packet_size(host: &Host) -> Seen {
@@ -186,7 +201,11 @@ fn packet_size(host: &Host) -> Seen {
             _ => tally.fail(line),
         }
     }
-    tally.seen("no RoCE interface", "RoCE interfaces carry packets of 4096 bytes", "RoCE interfaces with a small MTU")
+    tally.seen(
+        "no RoCE interface",
+        "RoCE interfaces carry packets of 4096 bytes",
+        "RoCE interfaces with a small MTU",
+    )
 }
 
 /// Asks what mlnx_qos says of every RoCE interface.
@@ -202,24 +221,34 @@ fn each_qos(host: &Host, good: &str, bad: &str, look: impl Fn(&str, &Qos, &mut T
 }
 
 fn trust(host: &Host) -> Seen {
-    each_qos(host, "RoCE interfaces trust DSCP", "RoCE interfaces that do not trust DSCP", |name, qos, tally| {
-        let Some(trust) = &qos.trust else { return };
-        let line = format!("{name}: trust = {trust}");
-        if trust == "dscp" { tally.well(line) } else { tally.fail(line) }
-    })
+    each_qos(
+        host,
+        "RoCE interfaces trust DSCP",
+        "RoCE interfaces that do not trust DSCP",
+        |name, qos, tally| {
+            let Some(trust) = &qos.trust else { return };
+            let line = format!("{name}: trust = {trust}");
+            if trust == "dscp" { tally.well(line) } else { tally.fail(line) }
+        },
+    )
 }
 
 fn flow_control(host: &Host) -> Seen {
     let good = "flow control is on for exactly one priority";
-    each_qos(host, good, "RoCE interfaces with flow control on no or several priorities", |name, qos, tally| {
-        let Some(on) = &qos.pfc else { return };
-        let line = format!("mlnx_qos -i {name}: PFC on priorities {on:?}");
-        match on.len() {
-            0 => tally.fail(line),
-            1 => tally.well(line),
-            _ => tally.warn(line),
-        }
-    })
+    each_qos(
+        host,
+        good,
+        "RoCE interfaces with flow control on no or several priorities",
+        |name, qos, tally| {
+            let Some(on) = &qos.pfc else { return };
+            let line = format!("mlnx_qos -i {name}: PFC on priorities {on:?}");
+            match on.len() {
+                0 => tally.fail(line),
+                1 => tally.well(line),
+                _ => tally.warn(line),
+            }
+        },
+    )
 }
 
 fn traffic_class(host: &Host) -> Seen {
@@ -227,13 +256,17 @@ fn traffic_class(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for (hca, port) in host.roce_ports() {
         let path = format!("/sys/class/infiniband/{}/tc/1/traffic_class", hca.name);
-        let global = host.text(&path).and_then(|text| text.rsplit('=').next()?.trim().parse::<u32>().ok());
+        let global =
+            host.text(&path).and_then(|text| text.rsplit('=').next()?.trim().parse::<u32>().ok());
         let class = set.or(global).unwrap_or(0);
         for name in &hca.interfaces {
             let Ok(qos) = host.qos(name) else { continue };
             let Some(on) = qos.pfc.as_ref().filter(|on| !on.is_empty()) else { continue };
             let priority = qos.priority(class >> 2);
-            let line = format!("{} ({name}): class {class} is priority {priority}; PFC on {on:?}", port.name);
+            let line = format!(
+                "{} ({name}): class {class} is priority {priority}; PFC on {on:?}",
+                port.name
+            );
             if on.contains(&priority) {
                 tally.well(line);
             } else if set.is_none() && global.is_none() {
@@ -259,29 +292,43 @@ fn congestion(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for name in host.roce_interfaces() {
         let priority = lossless(host, &name);
-        let side = |side: &str| host.number(&format!("/sys/class/net/{name}/ecn/{side}/enable/{priority}"));
+        let side = |side: &str| {
+            host.number(&format!("/sys/class/net/{name}/ecn/{side}/enable/{priority}"))
+        };
         let (Some(notify), Some(react)) = (side("roce_np"), side("roce_rp")) else { continue };
-        let line = format!("/sys/class/net/{name}/ecn: roce_np/enable/{priority} = {notify}, roce_rp/enable/{priority} = {react}");
+        let line = format!(
+            "/sys/class/net/{name}/ecn: roce_np/enable/{priority} = {notify}, roce_rp/enable/{priority} = {react}"
+        );
         match (notify, react) {
             (1, 1) => tally.well(line),
             (0, 0) => tally.fail(line),
             _ => tally.warn(line),
         }
     }
-    tally.seen("no RoCE interface shows it", "congestion notification is on", "RoCE interfaces without congestion notification")
+    tally.seen(
+        "no RoCE interface shows it",
+        "congestion notification is on",
+        "RoCE interfaces without congestion notification",
+    )
 }
 
 fn notification(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for name in host.roce_interfaces() {
         let path = format!("/sys/class/net/{name}/ecn/roce_np/cnp_dscp");
-        let Some(point) = host.number(&path).and_then(|point| u32::try_from(point).ok()) else { continue };
+        let Some(point) = host.number(&path).and_then(|point| u32::try_from(point).ok()) else {
+            continue;
+        };
         let qos = host.qos(&name).unwrap_or_default();
         let (own, data) = (qos.priority(point), lossless(host, &name));
         let line = format!("{path} = {point}: priority {own}; data has {data}");
         if own == data { tally.warn(line) } else { tally.well(line) }
     }
-    tally.seen("no RoCE interface shows it", "notifications have a priority of their own", "notifications share the priority of data")
+    tally.seen(
+        "no RoCE interface shows it",
+        "notifications have a priority of their own",
+        "notifications share the priority of data",
+    )
 }
 
 fn connection_manager(host: &Host) -> Seen {
@@ -295,22 +342,34 @@ fn connection_manager(host: &Host) -> Seen {
             if mode == "RoCE v2" { tally.well(line) } else { tally.warn(line) }
         }
     }
-    tally.seen("rdma_cm is not configured here", "rdma_cm makes RoCE v2 connections", "devices on which rdma_cm makes v1 connections")
+    tally.seen(
+        "rdma_cm is not configured here",
+        "rdma_cm makes RoCE v2 connections",
+        "devices on which rdma_cm makes v1 connections",
+    )
 }
 
 fn bonds(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for name in host.list("/proc/net/bonding") {
         let Some(text) = host.text(&format!("/proc/net/bonding/{name}")) else { continue };
-        let field = |key: &str| text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim).unwrap_or("");
+        let field = |key: &str| {
+            text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim).unwrap_or("")
+        };
         let (mode, hash) = (field("Bonding Mode:"), field("Transmit Hash Policy:"));
         let slaves = text.lines().filter(|line| line.starts_with("Slave Interface:")).count();
         let line = format!("/proc/net/bonding/{name}: {mode}, hash {hash}, {slaves} ports");
         let balances = mode.contains("802.3ad") || mode.contains("balance") || mode.contains("xor");
-        let by_flow = hash.starts_with("layer3+4") || hash.starts_with("encap3+4") || hash.starts_with("vlan");
+        let by_flow = hash.starts_with("layer3+4")
+            || hash.starts_with("encap3+4")
+            || hash.starts_with("vlan");
         if slaves < 2 || !balances || by_flow { tally.well(line) } else { tally.warn(line) }
     }
-    tally.seen("no bond", "bonds spread connections", "bonds that put all connections of a peer on one port")
+    tally.seen(
+        "no bond",
+        "bonds spread connections",
+        "bonds that put all connections of a peer on one port",
+    )
 }
 
 /// Interfaces that share a subnet with another device's.
@@ -326,7 +385,8 @@ fn crowded(host: &Host) -> Vec<(String, Vec<String>)> {
 
 fn conf(host: &Host, interface: &str, name: &str) -> i64 {
     // The kernel takes the larger of the two.
-    let one = |who: &str| host.number(&format!("/proc/sys/net/ipv4/conf/{who}/{name}")).unwrap_or(0);
+    let one =
+        |who: &str| host.number(&format!("/proc/sys/net/ipv4/conf/{who}/{name}")).unwrap_or(0);
     one("all").max(one(interface))
 }
 
@@ -334,12 +394,20 @@ fn arp(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for (_, names) in crowded(host) {
         for name in &names {
-            let (ignore, announce) = (conf(host, name, "arp_ignore"), conf(host, name, "arp_announce"));
-            let line = format!("{name} shares a subnet with {} others: arp_ignore = {ignore}, arp_announce = {announce}", names.len() - 1);
+            let (ignore, announce) =
+                (conf(host, name, "arp_ignore"), conf(host, name, "arp_announce"));
+            let line = format!(
+                "{name} shares a subnet with {} others: arp_ignore = {ignore}, arp_announce = {announce}",
+                names.len() - 1
+            );
             if ignore >= 1 && announce == 2 { tally.well(line) } else { tally.fail(line) }
         }
     }
-    tally.seen("no two devices in one subnet", "rails answer for their own address only", "rails that answer for each other's addresses")
+    tally.seen(
+        "no two devices in one subnet",
+        "rails answer for their own address only",
+        "rails that answer for each other's addresses",
+    )
 }
 
 fn reverse_path(host: &Host) -> Seen {
@@ -347,9 +415,16 @@ fn reverse_path(host: &Host) -> Seen {
     for (_, names) in crowded(host) {
         for name in &names {
             let filter = conf(host, name, "rp_filter");
-            let line = format!("{name} shares a subnet with {} others: rp_filter = {filter}", names.len() - 1);
+            let line = format!(
+                "{name} shares a subnet with {} others: rp_filter = {filter}",
+                names.len() - 1
+            );
             if filter == 1 { tally.fail(line) } else { tally.well(line) }
         }
     }
-    tally.seen("no two devices in one subnet", "rails may receive what came over another", "rails that drop what came over another")
+    tally.seen(
+        "no two devices in one subnet",
+        "rails may receive what came over another",
+        "rails that drop what came over another",
+    )
 }

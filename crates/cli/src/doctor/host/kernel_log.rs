@@ -66,7 +66,8 @@ impl KernelLog {
 impl Host {
     /// The kernel's log, or why it cannot be read.
     pub(crate) fn kernel_log(&self) -> Result<&KernelLog, String> {
-        let found = self.log.get_or_init(|| self.output("dmesg").map(|text| KernelLog::parse(&text)));
+        let found =
+            self.log.get_or_init(|| self.output("dmesg").map(|text| KernelLog::parse(&text)));
         found.as_ref().map_err(Clone::clone)
     }
 }

@@ -80,7 +80,10 @@ impl Host {
     }
 
     /// Numbers of `ethtool -S`.
-    pub(crate) fn interface_counters(&self, interface: &str) -> Result<BTreeMap<String, u64>, String> {
+    pub(crate) fn interface_counters(
+        &self,
+        interface: &str,
+    ) -> Result<BTreeMap<String, u64>, String> {
         let text = self.output(&format!("ethtool-S-{interface}"))?;
         let number = |line: &str| {
             let (name, value) = line.trim().split_once(':')?;

@@ -83,7 +83,8 @@ impl Pci {
 
     /// A network controller whose maker builds it for RDMA: Mellanox/NVIDIA, EFA.
     pub(crate) fn is_rdma_nic(&self) -> bool {
-        self.is_nic() && (self.vendor == 0x15b3 || self.vendor == 0x1d0f && self.device >> 4 == 0xefa)
+        self.is_nic()
+            && (self.vendor == 0x15b3 || self.vendor == 0x1d0f && self.device >> 4 == 0xefa)
     }
 
     /// How far another is.
@@ -175,8 +176,11 @@ impl Host {
     /// All PCI functions.
     pub(crate) fn pci(&self) -> &[Pci] {
         self.pci.get_or_init(|| {
-            let found: Vec<Pci> =
-                self.list(DEVICES).iter().filter_map(|address| self.pci_function(address)).collect();
+            let found: Vec<Pci> = self
+                .list(DEVICES)
+                .iter()
+                .filter_map(|address| self.pci_function(address))
+                .collect();
             if !found.is_empty() {
                 return found;
             }
@@ -203,7 +207,8 @@ impl Host {
             self.number(&format!("{DEVICES}/{address}/{name}")).and_then(|n| u32::try_from(n).ok())
         };
         let place = self.root.link(format!("{DEVICES}/{address}")).ok().flatten()?;
-        let mut parts: Vec<&str> = place.split('/').skip_while(|part| !part.starts_with("pci")).collect();
+        let mut parts: Vec<&str> =
+            place.split('/').skip_while(|part| !part.starts_with("pci")).collect();
         parts.pop();
         Some(Pci {
             address: address.to_owned(),

@@ -40,7 +40,8 @@ impl Qos {
     /// `3 dscp:31,30,29,` after `prio:`.
     fn row(&mut self, row: &str) {
         let mut parts = row.split_whitespace();
-        let (Some(Ok(priority)), Some(points)) = (parts.next().map(str::parse), parts.next()) else {
+        let (Some(Ok(priority)), Some(points)) = (parts.next().map(str::parse), parts.next())
+        else {
             return;
         };
         let points = points.trim_start_matches("dscp:");

@@ -180,7 +180,11 @@ pub(super) fn parse(text: &str) -> Vec<Hca> {
 }
 
 fn named_port(hca: &str, number: &str) -> Port {
-    Port { name: format!("{hca}:{number}"), place: format!("{hca}/ports/{number}"), ..Port::default() }
+    Port {
+        name: format!("{hca}:{number}"),
+        place: format!("{hca}/ports/{number}"),
+        ..Port::default()
+    }
 }
 
 fn field(hca: &mut Hca, key: &str, value: &str) {

@@ -58,16 +58,17 @@ impl Smi {
                 continue;
             }
             headings.retain(|(level, _)| *level < indent);
-            match line.split_once(" : ").or_else(|| line.strip_suffix(" :").map(|name| (name, ""))) {
+            match line.split_once(" : ").or_else(|| line.strip_suffix(" :").map(|name| (name, "")))
+            {
                 None => {
                     if headings.len() < LEVELS {
                         headings.push((indent, line.to_owned()));
                     }
                 }
                 Some((name, value)) => {
-                    let mut path: String = headings.iter().fold(String::new(), |path, (_, heading)| {
-                        path + heading + "/"
-                    });
+                    let mut path: String = headings
+                        .iter()
+                        .fold(String::new(), |path, (_, heading)| path + heading + "/");
                     path.push_str(name.trim());
                     let values = match found.gpus.last_mut() {
                         Some(gpu) => &mut gpu.values,
@@ -141,7 +142,10 @@ pub(crate) fn matrix(text: &str) -> Vec<(String, Vec<String>)> {
             && name.starts_with("GPU")
             && entries.contains(&"X")
         {
-            found.push(((*name).to_owned(), entries.iter().map(|word| (*word).to_owned()).collect()));
+            found.push((
+                (*name).to_owned(),
+                entries.iter().map(|word| (*word).to_owned()).collect(),
+            ));
         }
     }
     found
@@ -154,7 +158,10 @@ impl Host {
             let text = self.output("nvidia-smi-q")?;
             let found = Smi::parse(&text);
             if found.gpus.is_empty() {
-                return Err(format!("nvidia-smi -q: {}", super::shown(text.lines().next().unwrap_or(""))));
+                return Err(format!(
+                    "nvidia-smi -q: {}",
+                    super::shown(text.lines().next().unwrap_or(""))
+                ));
             }
             Ok(found)
         });

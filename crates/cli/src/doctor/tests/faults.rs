@@ -24,7 +24,11 @@ fn every_check_has_a_fault() {
     let planted: BTreeSet<&str> = faults().iter().map(|(id, ..)| *id).collect();
     for check in checks::all() {
         let excused = NOT_PLANTED.iter().any(|(id, _)| *id == check.id);
-        assert!(planted.contains(check.id) != excused, "{}: plant a fault, or say why not", check.id);
+        assert!(
+            planted.contains(check.id) != excused,
+            "{}: plant a fault, or say why not",
+            check.id
+        );
     }
     for id in planted {
         assert!(checks::all().iter().any(|check| check.id == id), "there is no check {id}");
@@ -43,10 +47,14 @@ fn each_fault_is_seen_by_its_check_and_by_no_other() {
             wrong.push(format!("{id}: {seen:?} instead of {verdict:?}"));
         }
         for (other, finding) in bad.iter().filter(|(other, _)| **other != id) {
-            wrong.push(format!("{id}: {other} complains, too: {:?} {} {:?}", finding.verdict, finding.title, finding.evidence));
+            wrong.push(format!(
+                "{id}: {other} complains, too: {:?} {} {:?}",
+                finding.verdict, finding.title, finding.evidence
+            ));
         }
         if let Some(finding) = bad.get(id) {
-            let told = finding.cost.is_some() && finding.fix.is_some() && !finding.evidence.is_empty();
+            let told =
+                finding.cost.is_some() && finding.fix.is_some() && !finding.evidence.is_empty();
             if !told {
                 wrong.push(format!("{id}: no cost, fix or evidence"));
             }

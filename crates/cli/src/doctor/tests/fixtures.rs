@@ -18,7 +18,12 @@ fn fixture(name: &str) -> Option<String> {
         return None;
     };
     let path = PathBuf::from(folder).join(name);
-    Some(String::from_utf8_lossy(&fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))).into_owned())
+    Some(
+        String::from_utf8_lossy(
+            &fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())),
+        )
+        .into_owned(),
+    )
 }
 
 fn look_at(files: &[(&str, &str)]) -> Examined {
@@ -35,7 +40,10 @@ fn verdict(found: &Examined, id: &str) -> Option<Verdict> {
 
 #[test]
 fn nvidia_smi_of_real_machines() {
-    let Some(text) = fixture("nvidia_smi_q/gpud-nvidia-smi-query.535.129.03.out.0.valid.a10.txt") else { return };
+    let Some(text) = fixture("nvidia_smi_q/gpud-nvidia-smi-query.535.129.03.out.0.valid.a10.txt")
+    else {
+        return;
+    };
     let smi = Smi::parse(&text);
     assert_eq!(smi.gpus.len(), 1);
     let gpu = &smi.gpus[0];
@@ -50,10 +58,16 @@ fn nvidia_smi_of_real_machines() {
     assert_eq!(verdict(&found, "pci-11"), Some(Verdict::Pass));
     let bad = fixture("nvidia_smi_q/aznhc-bad_nvsmi8_output.txt").unwrap();
     assert_eq!(Smi::parse(&bad).gpus.len(), 8);
-    assert_eq!(verdict(&look_at(&[("commands/nvidia-smi-q.txt", &bad)]), "gpu-03"), Some(Verdict::Fail));
+    assert_eq!(
+        verdict(&look_at(&[("commands/nvidia-smi-q.txt", &bad)]), "gpu-03"),
+        Some(Verdict::Fail)
+    );
     let none = fixture("nvidia_smi_nvlink/aznhc-bad_nvlink_status.txt").unwrap();
     assert_eq!(active_links(&none).len(), 1);
-    let found = look_at(&[("commands/nvidia-smi-nvlink-s.txt", &none), ("commands/nvidia-smi-q.txt", &text)]);
+    let found = look_at(&[
+        ("commands/nvidia-smi-nvlink-s.txt", &none),
+        ("commands/nvidia-smi-q.txt", &text),
+    ]);
     assert_eq!(verdict(&found, "nvl-01"), Some(Verdict::Fail));
 }
 
@@ -79,12 +93,17 @@ fn kernel_logs_of_real_machines() {
     let quiet = fixture("syslog_linkflap/aznhc-0flap_syslog").unwrap();
     assert!(KernelLog::parse(&quiet).flaps().is_empty());
     let peer = fixture("kmsg/gpud-kmsg.2.peermem.log").unwrap();
-    assert_eq!(KernelLog::parse(&peer).with(&["nvidia-peermem", "ERROR detected invalid context"]).len(), 7);
+    assert_eq!(
+        KernelLog::parse(&peer).with(&["nvidia-peermem", "ERROR detected invalid context"]).len(),
+        7
+    );
 }
 
 #[test]
 fn rdma_tools_of_real_machines() {
-    let Some(text) = fixture("ibstat/gpud-ibstat.47.0.h100.some.down.with.polling.1.txt") else { return };
+    let Some(text) = fixture("ibstat/gpud-ibstat.47.0.h100.some.down.with.polling.1.txt") else {
+        return;
+    };
     let found = look_at(&[("commands/ibstat.txt", &text)]);
     assert_eq!(verdict(&found, "ibl-01"), Some(Verdict::Fail), "{:?}", found.report.findings);
     assert_eq!(verdict(&found, "ibl-06"), Some(Verdict::Pass));
@@ -105,7 +124,9 @@ fn rdma_tools_of_real_machines() {
 
 #[test]
 fn sysfs_of_a_real_machine() {
-    let Some(text) = fixture("sysfs_infiniband/gpud-h100.0-sys-class-infiniband.tsv") else { return };
+    let Some(text) = fixture("sysfs_infiniband/gpud-h100.0-sys-class-infiniband.tsv") else {
+        return;
+    };
     let mut tree = Tree::empty();
     for line in text.lines() {
         if let Some((path, value)) = line.split_once('\t') {

@@ -1,7 +1,7 @@
 //! Comparing machines.
 
 use super::look;
-use super::tree::{Tree, pci, nic};
+use super::tree::{Tree, nic, pci};
 use crate::doctor::examine::Examined;
 use crate::doctor::finding::Style;
 use crate::doctor::fleet::compare;
@@ -13,7 +13,10 @@ fn machine(tree: &mut Tree, number: usize) -> Examined {
     let found = tree.with(
         |tree| {
             for index in 0..8 {
-                tree.put(&format!("/sys/class/infiniband/mlx5_{index}/node_guid"), format!("a088:c203:00ad:{number:02x}{index:02x}"));
+                tree.put(
+                    &format!("/sys/class/infiniband/mlx5_{index}/node_guid"),
+                    format!("a088:c203:00ad:{number:02x}{index:02x}"),
+                );
             }
             tree.replace("/proc/cmdline", "root=UUID=1234", &format!("root=UUID={number}"));
         },
@@ -36,7 +39,8 @@ fn the_odd_one_out_is_named_with_all_that_is_odd() {
     tree.put(&pci(&nic(6), "numa_node"), 0);
     machines.push(machine(&mut tree, 8));
     let fleet = compare(&mut machines);
-    let found: Vec<String> = fleet.differences().iter().map(super::super::fleet::Difference::title).collect();
+    let found: Vec<String> =
+        fleet.differences().iter().map(super::super::fleet::Difference::title).collect();
     let expected = [
         "node8: NIC at 0000:74:00.0 is 15b3:1021, node 0, below pci0000:70 0000:70:01.0 0000:71:00.0 0000:72:01.0, 7 others have 15b3:1021, node 1, below pci0000:70 0000:70:01.0 0000:71:00.0 0000:72:01.0",
         "node8: eth2 mtu is 1500, 7 others have 9000",
@@ -78,12 +82,18 @@ fn what_differs_everywhere_is_not_compared_and_hundreds_are_quick() {
             if number == 17 {
                 traits.insert("kernel".to_owned(), "old".to_owned());
             }
-            Examined { name: "node".to_owned(), report: one.report.clone(), denied: Vec::new(), traits }
+            Examined {
+                name: "node".to_owned(),
+                report: one.report.clone(),
+                denied: Vec::new(),
+                traits,
+            }
         })
         .collect();
     let begin = std::time::Instant::now();
     let fleet = compare(&mut machines);
     assert!(begin.elapsed() < std::time::Duration::from_secs(5));
-    let titles: Vec<String> = fleet.differences().iter().map(super::super::fleet::Difference::title).collect();
+    let titles: Vec<String> =
+        fleet.differences().iter().map(super::super::fleet::Difference::title).collect();
     assert_eq!(titles, ["node#18: kernel is old, 499 others have 6.8.0-60-generic"]);
 }

@@ -55,7 +55,11 @@ fn random_bytes_in_every_file_do_no_harm() {
             // Some random bytes, some random text, some numbers at the edge.
             let bytes = match noise.next() % 4 {
                 0 => noise.bytes(length),
-                1 => noise.bytes(length).iter().map(|byte| b" :=/-[]{},.0123456789abcdefGPULink\n"[usize::from(byte % 35)]).collect(),
+                1 => noise
+                    .bytes(length)
+                    .iter()
+                    .map(|byte| b" :=/-[]{},.0123456789abcdefGPULink\n"[usize::from(byte % 35)])
+                    .collect(),
                 2 => b"18446744073709551615".to_vec(),
                 _ => b"-9223372036854775808 0xffffffffffffffff".to_vec(),
             };
@@ -83,7 +87,12 @@ fn links_in_circles_pipes_and_vast_files_do_no_harm() {
     };
     let circle = |path: &Path| symlink(path.file_name().unwrap(), path).unwrap();
     let pipe = |path: &Path| {
-        rustix::fs::mkfifoat(rustix::fs::CWD, path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+        rustix::fs::mkfifoat(
+            rustix::fs::CWD,
+            path,
+            rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        )
+        .unwrap();
     };
     let vast = |path: &Path| File::create(path).unwrap().set_len(10 << 30).unwrap();
     let outside = |path: &Path| symlink("/etc/passwd", path).unwrap();
@@ -115,7 +124,10 @@ fn links_in_circles_pipes_and_vast_files_do_no_harm() {
 fn a_page_of_a_hostile_machine_is_escaped() {
     let mut tree = Tree::healthy();
     tree.put("/proc/sys/kernel/hostname", "<script>alert(1)</script>");
-    tree.append("/commands/dmesg.txt", "NVRM: Xid (PCI:0000:13:00): 79, <img src=x onerror=alert(1)>\u{1b}[31m");
+    tree.append(
+        "/commands/dmesg.txt",
+        "NVRM: Xid (PCI:0000:13:00): 79, <img src=x onerror=alert(1)>\u{1b}[31m",
+    );
     let found = look(&tree);
     let page = crate::doctor::html::page(std::slice::from_ref(&found), None);
     assert!(page.contains("&lt;script&gt;") && page.contains("&lt;img"), "{page}");

@@ -54,7 +54,8 @@ impl Tree {
     pub(crate) fn empty() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("ringway-doctor-{}-{number}", std::process::id()));
+        let folder =
+            std::env::temp_dir().join(format!("ringway-doctor-{}-{number}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         Self { folder, before: None }
     }
@@ -71,7 +72,8 @@ impl Tree {
     fn real(&mut self, path: &str) -> PathBuf {
         let path = self.at(path);
         let (folder, name) = (path.parent().unwrap(), path.file_name().unwrap());
-        let missing = folder.ancestors().take_while(|above| !above.exists()).last().map(Path::to_owned);
+        let missing =
+            folder.ancestors().take_while(|above| !above.exists()).last().map(Path::to_owned);
         if let (Some(before), Some(missing)) = (&mut self.before, missing) {
             before.push((missing, Before::NoFolder));
         }
@@ -130,7 +132,10 @@ impl Tree {
         self.remember(&place);
         let _gone = fs::remove_file(&place);
         // All targets are absolute paths of the machine: made relative to the tree.
-        let up = "../".repeat(place.strip_prefix(self.folder.canonicalize().unwrap()).unwrap().components().count() - 1);
+        let up = "../".repeat(
+            place.strip_prefix(self.folder.canonicalize().unwrap()).unwrap().components().count()
+                - 1,
+        );
         symlink(format!("{up}{}", target.trim_start_matches('/')), place).unwrap();
     }
 
@@ -150,7 +155,11 @@ impl Tree {
     }
 
     /// Plants a fault, looks, and takes the fault back.
-    pub(crate) fn with<T>(&mut self, plant: impl FnOnce(&mut Self), look: impl FnOnce(&Self) -> T) -> T {
+    pub(crate) fn with<T>(
+        &mut self,
+        plant: impl FnOnce(&mut Self),
+        look: impl FnOnce(&Self) -> T,
+    ) -> T {
         self.before = Some(Vec::new());
         plant(self);
         let found = look(self);
@@ -184,14 +193,27 @@ impl Tree {
         self.put("/proc/sys/kernel/osrelease", "6.8.0-60-generic");
         self.put("/proc/version", "Linux version 6.8.0-60-generic");
         self.put("/proc/uptime", "864000.00 9000000.00");
-        self.put("/proc/cmdline", "BOOT_IMAGE=/vmlinuz-6.8.0 root=UUID=1234 ro iommu=pt pci=pcie_bus_perf");
+        self.put(
+            "/proc/cmdline",
+            "BOOT_IMAGE=/vmlinuz-6.8.0 root=UUID=1234 ro iommu=pt pci=pcie_bus_perf",
+        );
         self.put("/proc/sys/kernel/numa_balancing", 0);
         self.put("/proc/sys/kernel/pid_max", 4_194_304);
         self.put("/proc/sys/kernel/yama/ptrace_scope", 1);
-        for (name, value) in [("overcommit_memory", 0), ("zone_reclaim_mode", 0), ("max_map_count", 262_144), ("swappiness", 10)] {
+        for (name, value) in [
+            ("overcommit_memory", 0),
+            ("zone_reclaim_mode", 0),
+            ("max_map_count", 262_144),
+            ("swappiness", 10),
+        ] {
             self.put(&format!("/proc/sys/vm/{name}"), value);
         }
-        for (name, value) in [("rmem_max", 67_108_864), ("wmem_max", 67_108_864), ("somaxconn", 16_384), ("netdev_max_backlog", 250_000)] {
+        for (name, value) in [
+            ("rmem_max", 67_108_864),
+            ("wmem_max", 67_108_864),
+            ("somaxconn", 16_384),
+            ("netdev_max_backlog", 250_000),
+        ] {
             self.put(&format!("/proc/sys/net/core/{name}"), value);
         }
         let tcp = [
@@ -218,12 +240,17 @@ impl Tree {
             ("Max open files", "1048576"),
             ("Max locked memory", "unlimited"),
         ];
-        let mut text = "Limit                     Soft Limit           Hard Limit           Units\n".to_owned();
+        let mut text =
+            "Limit                     Soft Limit           Hard Limit           Units\n"
+                .to_owned();
         for (name, value) in limits {
             let _ = writeln!(text, "{name:<26}{value:<21}{value:<21}x");
         }
         self.put("/proc/self/limits", text.trim_end());
-        self.put("/proc/self/status", "Name:\tringway\nCapEff:\t0000000000000000\nSeccomp:\t0\nCpus_allowed_list:\t0-7");
+        self.put(
+            "/proc/self/status",
+            "Name:\tringway\nCapEff:\t0000000000000000\nSeccomp:\t0\nCpus_allowed_list:\t0-7",
+        );
         self.put("/proc/1/cgroup", "0::/init.scope");
         self.put("/etc/hosts", "127.0.0.1 localhost\n10.0.0.1 node1");
         self.put("/etc/systemd/logind.conf", "[Login]\nRemoveIPC=no");
@@ -233,14 +260,26 @@ impl Tree {
         self.put("/sys/class/dmi/id/bios_version", "1.2");
         self.put("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never");
         self.put("/sys/kernel/mm/transparent_hugepage/defrag", "always defer [madvise] never");
-        self.put("/sys/module/pcie_aspm/parameters/policy", "[default] performance powersave powersupersave");
+        self.put(
+            "/sys/module/pcie_aspm/parameters/policy",
+            "[default] performance powersave powersupersave",
+        );
         self.put("/sys/module/ib_core/parameters/netns_mode", "Y");
         self.put("/sys/module/ib_uverbs/refcnt", 1);
         for module in ["nvidia", "nvidia_uvm", "nvidia_peermem"] {
             self.put(&format!("/sys/module/{module}/version"), "570.10.01");
         }
-        self.put("/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.10.01  Release Build");
-        for (name, value) in [("memory.max", "1099511627776"), ("memory.current", "1073741824"), ("cpu.max", "800000 10000"), ("pids.max", "100000"), ("pids.current", "100")] {
+        self.put(
+            "/proc/driver/nvidia/version",
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.10.01  Release Build",
+        );
+        for (name, value) in [
+            ("memory.max", "1099511627776"),
+            ("memory.current", "1073741824"),
+            ("cpu.max", "800000 10000"),
+            ("pids.max", "100000"),
+            ("pids.current", "100"),
+        ] {
             self.put(&format!("/sys/fs/cgroup/{name}"), value);
         }
         self.put("/sys/fs/cgroup/cpu.stat", "usage_usec 5\nnr_throttled 0");
@@ -250,12 +289,17 @@ impl Tree {
         let cpu = "/sys/devices/system/cpu";
         let mut info = String::new();
         for index in 0..8 {
-            let _ = write!(info, "processor\t: {index}\nvendor_id\t: GenuineIntel\nflags\t\t: fpu vme de sse2\n\n");
+            let _ = write!(
+                info,
+                "processor\t: {index}\nvendor_id\t: GenuineIntel\nflags\t\t: fpu vme de sse2\n\n"
+            );
             self.put(&format!("{cpu}/cpu{index}/cpufreq/scaling_governor"), "performance");
             self.put(&format!("{cpu}/cpu{index}/topology/physical_package_id"), index / 4);
         }
         self.put("/proc/cpuinfo", info.trim_end());
-        for (name, value) in [("online", "0-7"), ("present", "0-7"), ("offline", ""), ("isolated", "")] {
+        for (name, value) in
+            [("online", "0-7"), ("present", "0-7"), ("offline", ""), ("isolated", "")]
+        {
             self.put(&format!("{cpu}/{name}"), value);
         }
         self.put(&format!("{cpu}/smt/control"), "on");
@@ -269,7 +313,10 @@ impl Tree {
         for node in 0..2 {
             let folder = format!("/sys/devices/system/node/node{node}");
             self.put(&format!("{folder}/cpulist"), if node == 0 { "0-3" } else { "4-7" });
-            self.put(&format!("{folder}/meminfo"), format!("Node {node} MemTotal:       1056964608 kB"));
+            self.put(
+                &format!("{folder}/meminfo"),
+                format!("Node {node} MemTotal:       1056964608 kB"),
+            );
         }
         self.put("/sys/devices/system/clocksource/clocksource0/current_clocksource", "tsc");
     }
@@ -280,19 +327,40 @@ impl Tree {
             let root = format!("/sys/devices/pci0000:{bus:02x}");
             let port = format!("{root}/0000:{bus:02x}:01.0");
             let up = format!("{port}/0000:{:02x}:00.0", bus + 1);
-            let (a, b) = (format!("{up}/0000:{:02x}:00.0", bus + 2), format!("{up}/0000:{:02x}:01.0", bus + 2));
+            let (a, b) = (
+                format!("{up}/0000:{:02x}:00.0", bus + 2),
+                format!("{up}/0000:{:02x}:01.0", bus + 2),
+            );
             for bridge in [&port, &up, &a, &b] {
                 self.function(bridge, 0x06_0400, (0x1000, 0xc030), index / 4, "pcieport");
             }
-            self.function(&format!("{a}/{}", gpu(index)), 0x03_0200, (0x10de, 0x2330), index / 4, "nvidia");
-            self.function(&format!("{b}/{}", nic(index)), 0x02_0000, (0x15b3, 0x1021), index / 4, "mlx5_core");
+            self.function(
+                &format!("{a}/{}", gpu(index)),
+                0x03_0200,
+                (0x10de, 0x2330),
+                index / 4,
+                "nvidia",
+            );
+            self.function(
+                &format!("{b}/{}", nic(index)),
+                0x02_0000,
+                (0x15b3, 0x1021),
+                index / 4,
+                "mlx5_core",
+            );
         }
         let port = "/sys/devices/pci0000:00/0000:00:01.0";
         self.function(port, 0x06_0400, (0x8086, 0x1), 0, "pcieport");
         self.function(&format!("{port}/0000:01:00.0"), 0x02_0700, (0x15b3, 0x101b), 0, "mlx5_core");
         let port = "/sys/devices/pci0000:a0/0000:a0:01.0";
         self.function(port, 0x06_0400, (0x8086, 0x1), 1, "pcieport");
-        self.function(&format!("{port}/0000:a1:00.0"), 0x06_8000, (0x10de, 0x22a3), 1, "nvidia-nvswitch");
+        self.function(
+            &format!("{port}/0000:a1:00.0"),
+            0x06_8000,
+            (0x10de, 0x22a3),
+            1,
+            "nvidia-nvswitch",
+        );
     }
 
     fn function(&mut self, place: &str, class: u32, ids: (u32, u32), node: usize, driver: &str) {
@@ -337,7 +405,10 @@ impl Tree {
             let address = if ib { "0000:01:00.0".to_owned() } else { nic(index) };
             let place = format!("/sys/bus/pci/devices/{address}/infiniband/mlx5_{index}");
             self.put(&format!("{place}/fw_ver"), if ib { "20.40.1000" } else { "28.39.1002" });
-            self.put(&format!("{place}/board_id"), if ib { "MT_0000000223" } else { "MT_0000000838" });
+            self.put(
+                &format!("{place}/board_id"),
+                if ib { "MT_0000000223" } else { "MT_0000000838" },
+            );
             self.put(&format!("{place}/node_guid"), format!("a088:c203:00ad:ea{index:02x}"));
             let real = fs::canonicalize(self.at(&place)).unwrap();
             let real = real.strip_prefix(self.folder.canonicalize().unwrap()).unwrap().to_owned();
@@ -356,28 +427,54 @@ impl Tree {
             ] {
                 self.put(&port(index, name), value);
             }
-            for name in ["symbol_error", "link_downed", "link_error_recovery", "port_rcv_errors", "port_rcv_remote_physical_errors", "port_xmit_discards", "port_xmit_wait"] {
+            for name in [
+                "symbol_error",
+                "link_downed",
+                "link_error_recovery",
+                "port_rcv_errors",
+                "port_rcv_remote_physical_errors",
+                "port_xmit_discards",
+                "port_xmit_wait",
+            ] {
                 self.put(&port(index, &format!("counters/{name}")), 0);
             }
-            for name in ["packet_seq_err", "out_of_sequence", "local_ack_timeout_err", "rnr_nak_retry_err", "out_of_buffer", "rp_cnp_ignored"] {
+            for name in [
+                "packet_seq_err",
+                "out_of_sequence",
+                "local_ack_timeout_err",
+                "rnr_nak_retry_err",
+                "out_of_buffer",
+                "rp_cnp_ignored",
+            ] {
                 self.put(&port(index, &format!("hw_counters/{name}")), 0);
             }
             if !ib {
-                let gids = [("fe80:0000:0000:0000:a088:c2ff:fead:ea", "IB/RoCE v1"), ("0000:0000:0000:0000:0000:ffff:0a00:00", "RoCE v2")];
+                let gids = [
+                    ("fe80:0000:0000:0000:a088:c2ff:fead:ea", "IB/RoCE v1"),
+                    ("0000:0000:0000:0000:0000:ffff:0a00:00", "RoCE v2"),
+                ];
                 for (gid, (address, kind)) in gids.iter().enumerate() {
                     self.put(&port(index, &format!("gids/{gid}")), format!("{address}{index:02x}"));
                     self.put(&port(index, &format!("gid_attrs/types/{gid}")), kind);
                 }
                 self.put(&port(index, "gids/2"), "0000:0000:0000:0000:0000:0000:0000:0000");
-                self.put(&format!("/sys/class/infiniband/mlx5_{index}/tc/1/traffic_class"), "Global tclass=106");
-                self.put(&format!("/sys/kernel/config/rdma_cm/mlx5_{index}/ports/1/default_roce_mode"), "RoCE v2");
+                self.put(
+                    &format!("/sys/class/infiniband/mlx5_{index}/tc/1/traffic_class"),
+                    "Global tclass=106",
+                );
+                self.put(
+                    &format!("/sys/kernel/config/rdma_cm/mlx5_{index}/ports/1/default_roce_mode"),
+                    "RoCE v2",
+                );
             }
             self.put(&format!("/dev/infiniband/uverbs{index}"), "");
         }
     }
 
     fn interfaces(&mut self) {
-        let mut routes = "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n".to_owned();
+        let mut routes =
+            "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
+                .to_owned();
         for who in ["all", "default"] {
             for (name, value) in [("arp_ignore", 1), ("arp_announce", 2), ("rp_filter", 2)] {
                 self.put(&format!("/proc/sys/net/ipv4/conf/{who}/{name}"), value);
@@ -385,29 +482,47 @@ impl Tree {
         }
         for index in 0..GPUS {
             let name = format!("eth{index}");
-            let device = fs::canonicalize(self.at(&format!("/sys/bus/pci/devices/{}", nic(index)))).unwrap();
-            let device = device.strip_prefix(self.folder.canonicalize().unwrap()).unwrap().to_owned();
+            let device =
+                fs::canonicalize(self.at(&format!("/sys/bus/pci/devices/{}", nic(index)))).unwrap();
+            let device =
+                device.strip_prefix(self.folder.canonicalize().unwrap()).unwrap().to_owned();
             let device = format!("/{}", device.display());
             let place = format!("{device}/net/{name}");
             for (file, value) in [
-                ("mtu", "9000"), ("speed", "400000"), ("duplex", "full"), ("operstate", "up"), ("type", "1"),
-                ("address", "02:00:00:00:00:01"), ("qos/trust", "dscp"), ("ecn/roce_np/cnp_dscp", "48"),
-                ("statistics/rx_packets", "100000000000"), ("statistics/rx_crc_errors", "0"),
-                ("ecn/roce_np/enable/3", "1"), ("ecn/roce_rp/enable/3", "1"),
+                ("mtu", "9000"),
+                ("speed", "400000"),
+                ("duplex", "full"),
+                ("operstate", "up"),
+                ("type", "1"),
+                ("address", "02:00:00:00:00:01"),
+                ("qos/trust", "dscp"),
+                ("ecn/roce_np/cnp_dscp", "48"),
+                ("statistics/rx_packets", "100000000000"),
+                ("statistics/rx_crc_errors", "0"),
+                ("ecn/roce_np/enable/3", "1"),
+                ("ecn/roce_rp/enable/3", "1"),
             ] {
                 self.put(&format!("{place}/{file}"), value);
             }
             self.link(&format!("{place}/device"), &device);
             self.link(&format!("/sys/class/net/{name}"), &place);
             // All rails in one subnet.
-            let _ = writeln!(routes, "{name}\t0000000A\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0");
+            let _ =
+                writeln!(routes, "{name}\t0000000A\t00000000\t0001\t0\t0\t0\t0000FFFF\t0\t0\t0");
             for file in ["arp_ignore", "arp_announce", "rp_filter"] {
                 self.put(&format!("/proc/sys/net/ipv4/conf/{name}/{file}"), 0);
             }
         }
         // One more, for storage, that is no RDMA device.
         let place = "/sys/devices/virtual/x/net/stor0";
-        for (file, value) in [("mtu", "9000"), ("speed", "100000"), ("duplex", "full"), ("operstate", "up"), ("type", "1"), ("statistics/rx_packets", "5")] {
+        for (file, value) in [
+            ("mtu", "9000"),
+            ("speed", "100000"),
+            ("duplex", "full"),
+            ("operstate", "up"),
+            ("type", "1"),
+            ("statistics/rx_packets", "5"),
+        ] {
             self.put(&format!("{place}/{file}"), value);
         }
         self.put("/sys/devices/virtual/x/uevent", "");

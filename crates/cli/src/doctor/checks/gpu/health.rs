@@ -46,33 +46,45 @@ pub(super) fn switch_xids(host: &Host) -> Seen {
 }
 
 pub(super) fn memory_errors(host: &Host) -> Seen {
-    super::each(host, "GPU memory is sound", "GPUs with memory errors or a repair waiting", |gpu, tally| {
-        let mut bad: Vec<(Verdict, String)> = Vec::new();
-        for name in ["SRAM Uncorrectable", "DRAM Uncorrectable", "SRAM Uncorrectable Parity", "SRAM Uncorrectable SEC-DED"] {
-            let path = format!("ECC Errors/Volatile/{name}");
-            if let Some(count) = gpu.number(&path).filter(|count| *count > 0.0) {
-                bad.push((Verdict::Fail, format!("{path} = {count}")));
+    super::each(
+        host,
+        "GPU memory is sound",
+        "GPUs with memory errors or a repair waiting",
+        |gpu, tally| {
+            let mut bad: Vec<(Verdict, String)> = Vec::new();
+            for name in [
+                "SRAM Uncorrectable",
+                "DRAM Uncorrectable",
+                "SRAM Uncorrectable Parity",
+                "SRAM Uncorrectable SEC-DED",
+            ] {
+                let path = format!("ECC Errors/Volatile/{name}");
+                if let Some(count) = gpu.number(&path).filter(|count| *count > 0.0) {
+                    bad.push((Verdict::Fail, format!("{path} = {count}")));
+                }
             }
-        }
-        for (path, verdict) in [
-            ("Remapped Rows/Remapping Failure Occurred", Verdict::Fail),
-            ("Remapped Rows/Pending", Verdict::Warn),
-            ("Retired Pages/Pending Page Blacklist", Verdict::Warn),
-            ("GPU Reset Status/Reset Required", Verdict::Fail),
-        ] {
-            if gpu.get(path) == Some("Yes") {
-                bad.push((verdict, format!("{path} = Yes")));
+            for (path, verdict) in [
+                ("Remapped Rows/Remapping Failure Occurred", Verdict::Fail),
+                ("Remapped Rows/Pending", Verdict::Warn),
+                ("Retired Pages/Pending Page Blacklist", Verdict::Warn),
+                ("GPU Reset Status/Reset Required", Verdict::Fail),
+            ] {
+                if gpu.get(path) == Some("Yes") {
+                    bad.push((verdict, format!("{path} = Yes")));
+                }
             }
-        }
-        // A page or two retired over the years is what retiring is for.
-        if let Some(count) = gpu.number("Retired Pages/Double Bit ECC").filter(|count| *count > 60.0) {
-            bad.push((Verdict::Fail, format!("Retired Pages/Double Bit ECC = {count}")));
-        }
-        let worst = bad.iter().map(|(verdict, _)| *verdict).max().unwrap_or(Verdict::Pass);
-        let lines: Vec<&str> = bad.iter().map(|(_, line)| line.as_str()).collect();
-        let text = if lines.is_empty() { "no errors".to_owned() } else { lines.join(", ") };
-        tally.add(worst, format!("{}: {text}", gpu.address));
-    })
+            // A page or two retired over the years is what retiring is for.
+            if let Some(count) =
+                gpu.number("Retired Pages/Double Bit ECC").filter(|count| *count > 60.0)
+            {
+                bad.push((Verdict::Fail, format!("Retired Pages/Double Bit ECC = {count}")));
+            }
+            let worst = bad.iter().map(|(verdict, _)| *verdict).max().unwrap_or(Verdict::Pass);
+            let lines: Vec<&str> = bad.iter().map(|(_, line)| line.as_str()).collect();
+            let text = if lines.is_empty() { "no errors".to_owned() } else { lines.join(", ") };
+            tally.add(worst, format!("{}: {text}", gpu.address));
+        },
+    )
 }
 
 pub(super) fn throttling(host: &Host) -> Seen {
@@ -93,7 +105,8 @@ pub(super) fn throttling(host: &Host) -> Seen {
                 }
             }
         }
-        let text = if reasons.is_empty() { "no reason active".to_owned() } else { reasons.join(", ") };
+        let text =
+            if reasons.is_empty() { "no reason active".to_owned() } else { reasons.join(", ") };
         tally.add(worst, format!("{}: {text}", gpu.address));
     })
 }

@@ -10,29 +10,54 @@ const BUFFER: i64 = 4 << 20;
 
 fn largest(host: &Host, name: &str, good: &str, bad: &str) -> Seen {
     let path = format!("{IPV4}/{name}");
-    let Some(text) = host.text(&path) else { return Seen::unknown(format!("could not look whether {good}"), format!("{path} is not there")) };
+    let Some(text) = host.text(&path) else {
+        return Seen::unknown(
+            format!("could not look whether {good}"),
+            format!("{path} is not there"),
+        );
+    };
     match text.split_whitespace().nth(2).and_then(|word| word.parse::<i64>().ok()) {
-        Some(most) if most < BUFFER => Seen::warn(format!("{bad}: at most {}", super::size(most)), format!("{path} = {text}")),
+        Some(most) if most < BUFFER => {
+            Seen::warn(format!("{bad}: at most {}", super::size(most)), format!("{path} = {text}"))
+        }
         Some(_) => Seen::well(good, format!("{path} = {text}")),
         None => Seen::unknown(format!("could not look whether {good}"), format!("{path} = {text}")),
     }
 }
 
 pub(super) fn receive_buffer(host: &Host) -> Seen {
-    largest(host, "tcp_rmem", "TCP may buffer enough when receiving", "TCP may buffer little when receiving")
+    largest(
+        host,
+        "tcp_rmem",
+        "TCP may buffer enough when receiving",
+        "TCP may buffer little when receiving",
+    )
 }
 
 pub(super) fn send_buffer(host: &Host) -> Seen {
-    largest(host, "tcp_wmem", "TCP may buffer enough when sending", "TCP may buffer little when sending")
+    largest(
+        host,
+        "tcp_wmem",
+        "TCP may buffer enough when sending",
+        "TCP may buffer little when sending",
+    )
 }
 
 /// A switch that should be on.
-fn switch(host: &Host, name: &str, good: &str, bad: &str, answer: fn(String, String) -> Seen) -> Seen {
+fn switch(
+    host: &Host,
+    name: &str,
+    good: &str,
+    bad: &str,
+    answer: fn(String, String) -> Seen,
+) -> Seen {
     let path = format!("{IPV4}/{name}");
     match host.number(&path) {
         Some(0) => answer(bad.to_owned(), format!("{path} = 0")),
         Some(value) => Seen::well(good, format!("{path} = {value}")),
-        None => Seen::unknown(format!("could not look whether {good}"), format!("{path} is not there")),
+        None => {
+            Seen::unknown(format!("could not look whether {good}"), format!("{path} is not there"))
+        }
     }
 }
 
@@ -41,12 +66,24 @@ pub(super) fn window(host: &Host) -> Seen {
 }
 
 pub(super) fn selective(host: &Host) -> Seen {
-    switch(host, "tcp_sack", "TCP repeats only what was lost", "TCP repeats all after a loss", Seen::warn)
+    switch(
+        host,
+        "tcp_sack",
+        "TCP repeats only what was lost",
+        "TCP repeats all after a loss",
+        Seen::warn,
+    )
 }
 
 pub(super) fn timestamps(host: &Host) -> Seen {
     let good = "TCP protects against wrapped sequence numbers";
-    switch(host, "tcp_timestamps", good, "TCP does not protect against wrapped sequence numbers", Seen::warn)
+    switch(
+        host,
+        "tcp_timestamps",
+        good,
+        "TCP does not protect against wrapped sequence numbers",
+        Seen::warn,
+    )
 }
 
 pub(super) fn backlog(host: &Host) -> Seen {
@@ -56,10 +93,13 @@ pub(super) fn backlog(host: &Host) -> Seen {
         return Seen::absent("no interface of 25 Gb/s or more");
     }
     match host.number(path) {
-        Some(value) if value <= 1000 => {
-            Seen::warn(format!("only {value} packets may queue at {} Gb/s", fastest / 1000), format!("{path} = {value}"))
+        Some(value) if value <= 1000 => Seen::warn(
+            format!("only {value} packets may queue at {} Gb/s", fastest / 1000),
+            format!("{path} = {value}"),
+        ),
+        Some(value) => {
+            Seen::well("packets may queue for the processor", format!("{path} = {value}"))
         }
-        Some(value) => Seen::well("packets may queue for the processor", format!("{path} = {value}")),
         None => Seen::absent("the kernel has no such setting in this namespace"),
     }
 }
@@ -67,7 +107,12 @@ pub(super) fn backlog(host: &Host) -> Seen {
 pub(super) fn ports(host: &Host) -> Seen {
     let path = format!("{IPV4}/ip_local_port_range");
     let good = "there are enough ports";
-    let Some(text) = host.text(&path) else { return Seen::unknown(format!("could not look whether {good}"), format!("{path} is not there")) };
+    let Some(text) = host.text(&path) else {
+        return Seen::unknown(
+            format!("could not look whether {good}"),
+            format!("{path} is not there"),
+        );
+    };
     let mut words = text.split_whitespace().map(str::parse::<i64>);
     let (Some(Ok(first)), Some(Ok(last))) = (words.next(), words.next()) else {
         return Seen::unknown(format!("could not look whether {good}"), format!("{path} = {text}"));
@@ -83,7 +128,10 @@ pub(super) fn ports(host: &Host) -> Seen {
 pub(super) fn listening(host: &Host) -> Seen {
     let core = "/proc/sys/net/core/somaxconn";
     let Some(most) = host.number(core) else {
-        return Seen::unknown("could not look how many ranks can connect at once", format!("{core} is not there"));
+        return Seen::unknown(
+            "could not look how many ranks can connect at once",
+            format!("{core} is not there"),
+        );
     };
     let syn = host.number(&format!("{IPV4}/tcp_max_syn_backlog"));
     let evidence = format!("{core} = {most}, {IPV4}/tcp_max_syn_backlog = {}", syn.unwrap_or(-1));

@@ -67,7 +67,11 @@ pub(super) fn translation(host: &Host) -> Seen {
             Err(why) => tally.unknown(why),
         }
     }
-    tally.seen("no NIC", "NICs translate addresses themselves", "NICs that do not translate addresses themselves")
+    tally.seen(
+        "no NIC",
+        "NICs translate addresses themselves",
+        "NICs that do not translate addresses themselves",
+    )
 }
 
 pub(super) fn read_request(host: &Host) -> Seen {
@@ -88,7 +92,11 @@ pub(super) fn read_request(host: &Host) -> Seen {
             Err(why) => tally.unknown(why),
         }
     }
-    tally.seen("no NIC", "NICs ask for 4096 bytes in one read", "NICs that ask for less than 4096 bytes in one read")
+    tally.seen(
+        "no NIC",
+        "NICs ask for 4096 bytes in one read",
+        "NICs that ask for less than 4096 bytes in one read",
+    )
 }
 
 pub(super) fn payload(host: &Host) -> Seen {
@@ -120,7 +128,11 @@ pub(super) fn payload(host: &Host) -> Seen {
             tally.well(line);
         }
     }
-    tally.seen("no NIC", "packets carry the same payload up to the root", "NICs with small or uneven payload")
+    tally.seen(
+        "no NIC",
+        "packets carry the same payload up to the root",
+        "NICs with small or uneven payload",
+    )
 }
 
 /// Relaxed ordering: gdr-08.

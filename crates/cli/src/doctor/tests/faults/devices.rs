@@ -21,11 +21,23 @@ macro_rules! smi {
 const DOWN_PORT: &str = "0000:12:00.0";
 
 pub(super) const FAULTS: &[Fault] = &[
-    ("gpu-01", Fail, |t| t.append(DMESG, "[99.0] NVRM: Xid (PCI:0000:13:00): 79, pid=1, GPU has fallen off the bus.")),
-    ("gpu-01", Warn, |t| t.append(DMESG, "[99.0] NVRM: Xid (PCI:0000:13:00): 31, pid=1, name=python, MMU Fault")),
-    ("gpu-02", Fail, |t| t.append(DMESG, "[99.0] nvidia-nvswitch0: SXid (PCI:0000:a1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up")),
+    ("gpu-01", Fail, |t| {
+        t.append(DMESG, "[99.0] NVRM: Xid (PCI:0000:13:00): 79, pid=1, GPU has fallen off the bus.")
+    }),
+    ("gpu-01", Warn, |t| {
+        t.append(DMESG, "[99.0] NVRM: Xid (PCI:0000:13:00): 31, pid=1, name=python, MMU Fault")
+    }),
+    ("gpu-02", Fail, |t| {
+        t.append(DMESG, "[99.0] nvidia-nvswitch0: SXid (PCI:0000:a1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up")
+    }),
     ("gpu-03", Fail, smi!(12, "DRAM Uncorrectable", "0", "4")),
-    ("gpu-03", Warn, |t| t.replace(SMI, &format!("Remapped Rows\n{}", line(8, "Pending", "No")), &format!("Remapped Rows\n{}", line(8, "Pending", "Yes")))),
+    ("gpu-03", Warn, |t| {
+        t.replace(
+            SMI,
+            &format!("Remapped Rows\n{}", line(8, "Pending", "No")),
+            &format!("Remapped Rows\n{}", line(8, "Pending", "Yes")),
+        )
+    }),
     ("gpu-04", Fail, smi!(12, "HW Thermal Slowdown", "Not Active", "Active")),
     ("gpu-04", Warn, smi!(8, "SW Power Cap", "Not Active", "Active")),
     ("gpu-05", Fail, |t| t.put("/sys/module/nvidia/version", "570.99.99")),
@@ -33,29 +45,73 @@ pub(super) const FAULTS: &[Fault] = &[
     ("gpu-07", Fail, |t| t.remove("/sys/module/nvidia_uvm")),
     ("gpu-count", Fail, |t| t.replace(SMI, "GPU 00000000:33:00.0", "GPU 00000000:F3:00.0")),
     ("gpu-equal", Warn, smi!(4, "VBIOS Version", "96.00.01", "96.00.00")),
-    ("gpu-ecc", Warn, |t| t.replace(SMI, &format!("ECC Mode\n{}", line(8, "Current", "Enabled")), &format!("ECC Mode\n{}", line(8, "Current", "Disabled")))),
-    ("gpu-mig", Warn, |t| t.replace(SMI, &format!("MIG Mode\n{}", line(8, "Current", "Disabled")), &format!("MIG Mode\n{}", line(8, "Current", "Enabled")))),
+    ("gpu-ecc", Warn, |t| {
+        t.replace(
+            SMI,
+            &format!("ECC Mode\n{}", line(8, "Current", "Enabled")),
+            &format!("ECC Mode\n{}", line(8, "Current", "Disabled")),
+        )
+    }),
+    ("gpu-mig", Warn, |t| {
+        t.replace(
+            SMI,
+            &format!("MIG Mode\n{}", line(8, "Current", "Disabled")),
+            &format!("MIG Mode\n{}", line(8, "Current", "Enabled")),
+        )
+    }),
     ("gpu-mode", Fail, smi!(4, "Compute Mode", "Default", "Prohibited")),
     ("gpu-mode", Warn, smi!(4, "Compute Mode", "Default", "Exclusive_Process")),
     ("gpu-power", Warn, smi!(8, "Current Power Limit", "700.00 W", "500.00 W")),
     ("gpu-replay", Warn, smi!(8, "Replays Since Reset", "0", "12")),
     ("pci-11", Fail, smi!(8, "Total", "131072 MiB", "256 MiB")),
-    ("nvl-01", Fail, |t| t.replace("/commands/nvidia-smi-nvlink-s.txt", "Link 7: 26.562 GB/s", "Link 7: <inactive>")),
-    ("nvl-02", Warn, |t| t.replace("/commands/nvidia-smi-nvlink-e.txt", "Link 3: Replay Errors: 0", "Link 3: Replay Errors: 5")),
-    ("nvl-02", Fail, |t| t.replace("/commands/nvidia-smi-nvlink-e.txt", "Link 3: CRC Errors: 0", "Link 3: CRC Errors: 5")),
+    ("nvl-01", Fail, |t| {
+        t.replace("/commands/nvidia-smi-nvlink-s.txt", "Link 7: 26.562 GB/s", "Link 7: <inactive>")
+    }),
+    ("nvl-02", Warn, |t| {
+        t.replace(
+            "/commands/nvidia-smi-nvlink-e.txt",
+            "Link 3: Replay Errors: 0",
+            "Link 3: Replay Errors: 5",
+        )
+    }),
+    ("nvl-02", Fail, |t| {
+        t.replace(
+            "/commands/nvidia-smi-nvlink-e.txt",
+            "Link 3: CRC Errors: 0",
+            "Link 3: CRC Errors: 5",
+        )
+    }),
     ("nvl-03", Fail, smi!(8, "Status", "Success", "Failure")),
-    ("nvl-03", Warn, |t| t.append("/commands/fabricmanager.txt", "[Jan 01 2026 00:00:01] [ERROR] [tid 1] link training failed")),
+    ("nvl-03", Warn, |t| {
+        t.append(
+            "/commands/fabricmanager.txt",
+            "[Jan 01 2026 00:00:01] [ERROR] [tid 1] link training failed",
+        )
+    }),
     ("nvl-05", Fail, |t| t.replace("/commands/nvidia-smi-p2p.txt", "OK", "NS")),
     ("gdr-01", Fail, |t| {
         t.remove("/sys/module/nvidia_peermem");
         t.replace("/proc/driver/nvidia/version", "Open Kernel Module", "Kernel Module");
     }),
-    ("gdr-03", Fail, |t| t.append(DMESG, "[99.0] nvidia_peermem: disagrees about version of symbol ib_register_peer_memory_client")),
+    ("gdr-03", Fail, |t| {
+        t.append(DMESG, "[99.0] nvidia_peermem: disagrees about version of symbol ib_register_peer_memory_client")
+    }),
     ("gdr-06", Warn, |t| {
         // The nearest NIC of GPU 1 hangs below another bridge of the same node.
         let place = "/sys/devices/pci0000:20/0000:20:01.0/0000:21:00.0/0000:22:01.0/0000:24:00.0";
         let elsewhere = "/sys/devices/pci0000:28/0000:24:00.0";
-        for file in ["class", "vendor", "device", "numa_node", "local_cpulist", "config", "max_link_speed", "max_link_width", "current_link_speed", "current_link_width"] {
+        for file in [
+            "class",
+            "vendor",
+            "device",
+            "numa_node",
+            "local_cpulist",
+            "config",
+            "max_link_speed",
+            "max_link_width",
+            "current_link_speed",
+            "current_link_width",
+        ] {
             let bytes = std::fs::read(t.folder().join(format!("{}/{file}", &place[1..]))).unwrap();
             t.bytes(&format!("{elsewhere}/{file}"), &bytes);
         }
@@ -72,7 +128,13 @@ pub(super) const FAULTS: &[Fault] = &[
         t.remove("/commands/fabricmanager.txt");
         // Near a NIC of its own: below the switch of GPU 7.
         let place = "/sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0/0000:82:00.0/0000:a1:00.0";
-        for (file, value) in [("class", "0x120000"), ("vendor", "0x1002"), ("device", "0x74a1"), ("numa_node", "1"), ("local_cpulist", "4-7")] {
+        for (file, value) in [
+            ("class", "0x120000"),
+            ("vendor", "0x1002"),
+            ("device", "0x74a1"),
+            ("numa_node", "1"),
+            ("local_cpulist", "4-7"),
+        ] {
             t.put(&format!("{place}/{file}"), value);
         }
         t.link(&format!("{place}/driver"), "/sys/bus/pci/drivers/amdgpu");
@@ -82,7 +144,13 @@ pub(super) const FAULTS: &[Fault] = &[
         t.replace("/proc/cmdline", "iommu=pt ", "");
         t.put("/sys/kernel/mm/memory_peers/amdkfd/version", "1");
         let place = "/sys/devices/pci0000:80/0000:80:01.0/0000:81:00.0/0000:82:00.0/0000:a1:00.0";
-        for (file, value) in [("class", "0x120000"), ("vendor", "0x1002"), ("device", "0x74a1"), ("numa_node", "1"), ("local_cpulist", "4-7")] {
+        for (file, value) in [
+            ("class", "0x120000"),
+            ("vendor", "0x1002"),
+            ("device", "0x74a1"),
+            ("numa_node", "1"),
+            ("local_cpulist", "4-7"),
+        ] {
             t.put(&format!("{place}/{file}"), value);
         }
         t.link(&format!("{place}/driver"), "/sys/bus/pci/drivers/amdgpu");
@@ -93,7 +161,9 @@ pub(super) const FAULTS: &[Fault] = &[
     ("pci-02", Fail, |t| t.put(&pci(&nic(3), "current_link_speed"), "16.0 GT/s PCIe")),
     ("pci-03", Fail, |t| t.put(&pci(&gpu(5), "current_link_width"), 8)),
     ("pci-slot", Warn, |t| t.put(&pci(DOWN_PORT, "max_link_speed"), "16.0 GT/s PCIe")),
-    ("pci-04", Warn, |t| t.append(DMESG, "[9.0] mlx5_core 0000:14:00.0: 252.056 Gb/s available PCIe bandwidth, limited by 32.0 GT/s PCIe x8 link at 0000:12:01.0 (capable of 504.112 Gb/s with 32.0 GT/s PCIe x16 link)")),
+    ("pci-04", Warn, |t| {
+        t.append(DMESG, "[9.0] mlx5_core 0000:14:00.0: 252.056 Gb/s available PCIe bandwidth, limited by 32.0 GT/s PCIe x8 link at 0000:12:01.0 (capable of 504.112 Gb/s with 32.0 GT/s PCIe x16 link)")
+    }),
     ("pci-05", Fail, |t| t.config(DOWN_PORT, 0x106, 0x1d)),
     ("pci-06", Fail, |t| {
         t.replace("/proc/cpuinfo", "flags\t\t: fpu", "flags\t\t: hypervisor fpu");
@@ -105,8 +175,15 @@ pub(super) const FAULTS: &[Fault] = &[
     ("pci-09", Warn, |t| t.put(&pci(&nic(2), "aer_dev_correctable"), "RxErr 7\nTOTAL_ERR_COR 7")),
     ("pci-09", Fail, |t| t.put(&pci(&gpu(2), "aer_dev_fatal"), "DLP 1\nTOTAL_ERR_FATAL 1")),
     ("pci-10", Fail, |t| t.put("/sys/kernel/iommu_groups/000013000/type", "DMA-FQ")),
-    ("pci-aspm", Warn, |t| t.put("/sys/module/pcie_aspm/parameters/policy", "default performance [powersave] powersupersave")),
-    ("pci-cmdline", Warn, |t| t.replace("/proc/cmdline", "pci=pcie_bus_perf", "pci=pcie_bus_perf,noats")),
+    ("pci-aspm", Warn, |t| {
+        t.put(
+            "/sys/module/pcie_aspm/parameters/policy",
+            "default performance [powersave] powersupersave",
+        )
+    }),
+    ("pci-cmdline", Warn, |t| {
+        t.replace("/proc/cmdline", "pci=pcie_bus_perf", "pci=pcie_bus_perf,noats")
+    }),
     ("pci-driver", Fail, |t| t.remove(&pci(&gpu(3), "driver"))),
     ("pci-driver", Warn, |t| t.link(&pci(&gpu(3), "driver"), "/sys/bus/pci/drivers/vfio-pci")),
     ("ibl-01", Fail, |t| t.put(&port(3, "state"), "1: DOWN")),
@@ -134,7 +211,9 @@ pub(super) const FAULTS: &[Fault] = &[
     ("rdma-driver", Fail, |t| {
         // A ninth NIC, with its driver and no RDMA device.
         let place = "/sys/devices/pci0000:00/0000:00:02.0";
-        for (file, value) in [("class", "0x020000"), ("vendor", "0x15b3"), ("device", "0x1021"), ("numa_node", "0")] {
+        for (file, value) in
+            [("class", "0x020000"), ("vendor", "0x15b3"), ("device", "0x1021"), ("numa_node", "0")]
+        {
             t.put(&format!("{place}/{file}"), value);
         }
         t.link(&format!("{place}/driver"), "/sys/bus/pci/drivers/mlx5_core");
@@ -147,11 +226,29 @@ pub(super) const FAULTS: &[Fault] = &[
     ("roc-02", Warn, |t| set(t, "NCCL_IB_GID_INDEX=1")),
     ("roc-05", Warn, |t| t.put("/sys/class/net/eth3/mtu", 1500)),
     ("roc-07", Fail, |t| {
-        t.replace("/commands/mlnx_qos-eth3.txt", "Priority trust state: dscp", "Priority trust state: pcp");
+        t.replace(
+            "/commands/mlnx_qos-eth3.txt",
+            "Priority trust state: dscp",
+            "Priority trust state: pcp",
+        );
     }),
-    ("roc-08", Warn, |t| t.replace("/commands/mlnx_qos-eth3.txt", "enabled     0   0   0   1   0", "enabled     0   0   0   1   1")),
-    ("roc-08", Fail, |t| t.replace("/commands/mlnx_qos-eth3.txt", "enabled     0   0   0   1   0", "enabled     0   0   0   0   0")),
-    ("roc-09", Fail, |t| t.put("/sys/class/infiniband/mlx5_3/tc/1/traffic_class", "Global tclass=0")),
+    ("roc-08", Warn, |t| {
+        t.replace(
+            "/commands/mlnx_qos-eth3.txt",
+            "enabled     0   0   0   1   0",
+            "enabled     0   0   0   1   1",
+        )
+    }),
+    ("roc-08", Fail, |t| {
+        t.replace(
+            "/commands/mlnx_qos-eth3.txt",
+            "enabled     0   0   0   1   0",
+            "enabled     0   0   0   0   0",
+        )
+    }),
+    ("roc-09", Fail, |t| {
+        t.put("/sys/class/infiniband/mlx5_3/tc/1/traffic_class", "Global tclass=0")
+    }),
     ("roc-09", Warn, |t| t.remove("/sys/class/infiniband/mlx5_3/tc")),
     ("roc-10", Warn, |t| t.put("/sys/class/net/eth3/ecn/roce_rp/enable/3", 0)),
     ("roc-10", Fail, |t| {
@@ -159,7 +256,9 @@ pub(super) const FAULTS: &[Fault] = &[
         t.put("/sys/class/net/eth3/ecn/roce_np/enable/3", 0);
     }),
     ("roc-11", Warn, |t| t.put("/sys/class/net/eth3/ecn/roce_np/cnp_dscp", 26)),
-    ("roc-12", Warn, |t| t.put("/sys/kernel/config/rdma_cm/mlx5_3/ports/1/default_roce_mode", "IB/RoCE v1")),
+    ("roc-12", Warn, |t| {
+        t.put("/sys/kernel/config/rdma_cm/mlx5_3/ports/1/default_roce_mode", "IB/RoCE v1")
+    }),
     ("roc-15", Warn, |t| t.replace("/proc/net/bonding/bond0", "layer3+4 (1)", "layer2 (0)")),
     ("roc-16", Fail, |t| t.put("/proc/sys/net/ipv4/conf/all/arp_ignore", 0)),
     ("net-rp-filter", Fail, |t| t.put("/proc/sys/net/ipv4/conf/all/rp_filter", 1)),
@@ -172,9 +271,23 @@ pub(super) const FAULTS: &[Fault] = &[
     ("ctr-06", Fail, |t| t.put(&port(3, "hw_counters/local_ack_timeout_err"), 2)),
     ("ctr-06", Warn, |t| t.put(&port(3, "hw_counters/out_of_sequence"), 5)),
     ("ctr-07", Warn, |t| t.put(&port(3, "hw_counters/rnr_nak_retry_err"), 5)),
-    ("ctr-08", Fail, |t| t.replace("/commands/ethtool-S-eth3.txt", "rx_prio3_pause_duration: 1000", "rx_prio3_pause_duration: 200000000000")),
-    ("ctr-09", Fail, |t| t.replace("/commands/ethtool-S-eth3.txt", "rx_pause_ctrl_phy: 10", "rx_pause_ctrl_phy: 4000")),
+    ("ctr-08", Fail, |t| {
+        t.replace(
+            "/commands/ethtool-S-eth3.txt",
+            "rx_prio3_pause_duration: 1000",
+            "rx_prio3_pause_duration: 200000000000",
+        )
+    }),
+    ("ctr-09", Fail, |t| {
+        t.replace(
+            "/commands/ethtool-S-eth3.txt",
+            "rx_pause_ctrl_phy: 10",
+            "rx_pause_ctrl_phy: 4000",
+        )
+    }),
     ("ctr-10", Fail, |t| t.put(&port(3, "hw_counters/rp_cnp_ignored"), 5)),
-    ("ctr-11", Warn, |t| t.replace("/commands/ethtool-S-eth3.txt", "rx_discards_phy: 0", "rx_discards_phy: 50")),
+    ("ctr-11", Warn, |t| {
+        t.replace("/commands/ethtool-S-eth3.txt", "rx_discards_phy: 0", "rx_discards_phy: 50")
+    }),
     ("ctr-11", Fail, |t| t.put("/sys/class/net/eth3/statistics/rx_crc_errors", 1_000_000_000)),
 ];

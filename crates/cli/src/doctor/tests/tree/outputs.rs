@@ -10,20 +10,28 @@ pub(super) fn write(tree: &mut Tree) {
     tree.put("/commands/chronyc.txt", "Reference ID    : 0A000001 (10.0.0.1)\nStratum         : 3\nSystem time     : 0.000012345 seconds fast of NTP time");
     tree.put("/commands/ringway.txt", "shm_bytes = 1082331758592\nshm_free_bytes = 1082331758592\nuid = 1000\nusable uverbs0 = yes");
     let hcas: Vec<String> = (0..GPUS).map(|index| format!("mlx5_{index}")).collect();
-    tree.put("/commands/environment.txt", format!("NCCL_IB_HCA==" ) + &hcas.join(","));
-    let (mut links, mut errors, mut peers) = (String::new(), String::new(), String::from("       "));
+    tree.put("/commands/environment.txt", "NCCL_IB_HCA==".to_owned() + &hcas.join(","));
+    let (mut links, mut errors, mut peers) =
+        (String::new(), String::new(), String::from("       "));
     for index in 0..GPUS {
         let _ = write!(peers, "GPU{index}  ");
     }
     for index in 0..GPUS {
         for text in [&mut links, &mut errors] {
-            let _ = writeln!(text, "GPU {index}: Some GPU of ours (UUID: GPU-0000000{index}-1111-2222-3333-444444444444)");
+            let _ = writeln!(
+                text,
+                "GPU {index}: Some GPU of ours (UUID: GPU-0000000{index}-1111-2222-3333-444444444444)"
+            );
         }
         for link in 0..18 {
             let _ = writeln!(links, "\t Link {link}: 26.562 GB/s");
-            let _ = writeln!(errors, "\t Link {link}: Replay Errors: 0\n\t Link {link}: Recovery Errors: 0\n\t Link {link}: CRC Errors: 0");
+            let _ = writeln!(
+                errors,
+                "\t Link {link}: Replay Errors: 0\n\t Link {link}: Recovery Errors: 0\n\t Link {link}: CRC Errors: 0"
+            );
         }
-        let row: Vec<&str> = (0..GPUS).map(|other| if other == index { "X" } else { "OK" }).collect();
+        let row: Vec<&str> =
+            (0..GPUS).map(|other| if other == index { "X" } else { "OK" }).collect();
         let _ = write!(peers, "\n GPU{index}   {}", row.join("   "));
     }
     tree.put("/commands/nvidia-smi-nvlink-s.txt", links.trim_end());
@@ -38,8 +46,14 @@ pub(super) fn write(tree: &mut Tree) {
             "NIC statistics:\n     rx_discards_phy: 0\n     rx_out_of_buffer: 0\n     rx_crc_errors_phy: 0\n     rx_prio3_pause: 10\n     \
              rx_prio3_pause_duration: 1000\n     rx_pause_ctrl_phy: 10",
         );
-        tree.put(&format!("/commands/ethtool-g-{name}.txt"), maximums("RX:\t\t8192\nTX:\t\t8192", "RX:\t\t8192\nTX:\t\t1024"));
-        tree.put(&format!("/commands/ethtool-l-{name}.txt"), maximums("Combined:\t63", "Combined:\t63"));
+        tree.put(
+            &format!("/commands/ethtool-g-{name}.txt"),
+            maximums("RX:\t\t8192\nTX:\t\t8192", "RX:\t\t8192\nTX:\t\t1024"),
+        );
+        tree.put(
+            &format!("/commands/ethtool-l-{name}.txt"),
+            maximums("Combined:\t63", "Combined:\t63"),
+        );
         tree.put(
             &format!("/commands/ethtool-k-{name}.txt"),
             "Features:\ntcp-segmentation-offload: on\ngeneric-segmentation-offload: on\ngeneric-receive-offload: on\nlarge-receive-offload: off [fixed]",
@@ -52,9 +66,11 @@ fn maximums(most: &str, now: &str) -> String {
 }
 
 fn qos() -> String {
-    let mut text = "DCBX mode: OS controlled\nPriority trust state: dscp\ndscp2prio mapping:\n".to_owned();
+    let mut text =
+        "DCBX mode: OS controlled\nPriority trust state: dscp\ndscp2prio mapping:\n".to_owned();
     for priority in 0..8 {
-        let points: Vec<String> = (priority * 8..priority * 8 + 8).rev().map(|point| format!("{point:02}")).collect();
+        let points: Vec<String> =
+            (priority * 8..priority * 8 + 8).rev().map(|point| format!("{point:02}")).collect();
         let _ = writeln!(text, "\tprio:{priority} dscp:{},", points.join(","));
     }
     text + "PFC configuration:\n\tpriority    0   1   2   3   4   5   6   7\n\tenabled     0   0   0   1   0   0   0   0\n\tbuffer      0   0   0   1   0   0   0   0"
@@ -69,7 +85,12 @@ fn smi() -> String {
     line(&mut text, 0, "Attached GPUs", "8");
     for index in 0..GPUS {
         let _ = writeln!(text, "GPU 0000{}", gpu(index).to_uppercase());
-        for (name, value) in [("Product Name", "Some GPU of ours"), ("Persistence Mode", "Enabled"), ("VBIOS Version", "96.00.01"), ("Compute Mode", "Default")] {
+        for (name, value) in [
+            ("Product Name", "Some GPU of ours"),
+            ("Persistence Mode", "Enabled"),
+            ("VBIOS Version", "96.00.01"),
+            ("Compute Mode", "Default"),
+        ] {
             line(&mut text, 4, name, value);
         }
         let groups: [(&str, &[(&str, &str)]); 9] = [
@@ -81,7 +102,10 @@ fn smi() -> String {
             ("BAR1 Memory Usage", &[("Total", "131072 MiB")]),
             ("ECC Mode", &[("Current", "Enabled"), ("Pending", "Enabled")]),
             ("Remapped Rows", &[("Pending", "No"), ("Remapping Failure Occurred", "No")]),
-            ("GPU Power Readings", &[("Current Power Limit", "700.00 W"), ("Default Power Limit", "700.00 W")]),
+            (
+                "GPU Power Readings",
+                &[("Current Power Limit", "700.00 W"), ("Default Power Limit", "700.00 W")],
+            ),
         ];
         for (heading, lines) in groups {
             let _ = writeln!(text, "    {heading}");

@@ -1,0 +1,98 @@
+//! `ringway doctor` and `ringway snapshot` as a user meets them.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::process::{finish, ringway};
+
+/// A folder that goes away.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("ringway-cli-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn put(&self, path: &str, text: &str) {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn text(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _gone = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn the_list_and_an_explanation() {
+    let list = finish(&mut ringway(&["doctor", "--list"]));
+    assert_eq!(list.status.code(), Some(0));
+    assert!(list.stdout.contains("pci-05") && list.stdout.lines().count() > 100, "{}", list.stdout);
+    assert!(list.stdout.lines().all(|line| line.chars().count() <= 100), "{}", list.stdout);
+    let one = finish(&mut ringway(&["doctor", "--explain", "pci-05"]));
+    assert!(one.stdout.contains("setpci") && one.stdout.contains("ACS"), "{}", one.stdout);
+}
+
+#[test]
+fn what_cannot_be_done_is_3_and_says_why() {
+    for (args, why) in [
+        (&["doctor", "--explain", "pci-99"][..], "--list"),
+        (&["doctor", "--only", "nonsense"], "the groups are"),
+        (&["doctor", "/no/such/file.tar.zst"], "cannot read /no/such/file.tar.zst"),
+        (&["doctor", "--log", "x", "--list"], "cannot be used with"),
+        (&["doctor", "/"], ""),
+    ] {
+        let done = finish(&mut ringway(args));
+        if args == ["doctor", "/"] {
+            assert!(done.status.code() < Some(3), "{}", done.stderr);
+            continue;
+        }
+        assert_eq!(done.status.code(), Some(3), "{args:?}: {}", done.stderr);
+        assert!(done.stderr.contains(why), "{args:?}: {}", done.stderr);
+    }
+}
+
+#[test]
+fn this_machine_gives_a_verdict_and_valid_json() {
+    let done = finish(&mut ringway(&["doctor", "--json"]));
+    assert!(done.status.code() < Some(3), "{}", done.stderr);
+    let json: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(json["subject"], "host");
+    assert!(json["findings"].as_array().unwrap().len() > 10);
+    assert!(!done.stdout.contains('\u{1b}'));
+}
+
+#[test]
+fn a_fault_in_a_folder_is_found_and_a_snapshot_of_it_says_the_same() {
+    let folder = Folder::new("doctor");
+    folder.put("tree/proc/sys/kernel/hostname", "node7\n");
+    folder.put("tree/proc/sys/net/ipv4/tcp_window_scaling", "0\n");
+    folder.put("tree/proc/sys/kernel/numa_balancing", "0\n");
+    let tree = folder.text("tree");
+    let direct = finish(&mut ringway(&["doctor", "--only", "tcp-window", &tree]));
+    assert_eq!(direct.status.code(), Some(2), "{}", direct.stderr);
+    assert!(direct.stdout.contains("TCP windows do not scale [tcp-window]"), "{}", direct.stdout);
+    assert!(direct.stdout.contains("sysctl -w net.ipv4.tcp_window_scaling=1"), "{}", direct.stdout);
+    let file = folder.text("node7.tar.zst");
+    let taken = finish(&mut ringway(&["snapshot", "--root", &tree, "-o", &file]));
+    assert_eq!(taken.status.code(), Some(0), "{}", taken.stderr);
+    let packed = finish(&mut ringway(&["doctor", "--only", "tcp-window", &file]));
+    assert_eq!(packed.stdout, direct.stdout);
+    // Two of them are a fleet, and a page is written.
+    let page = folder.text("page.html");
+    let both = finish(&mut ringway(&["doctor", "--html", &page, &file, &tree]));
+    assert_eq!(both.status.code(), Some(2), "{}", both.stderr);
+    assert!(both.stdout.contains("(on 2 of 2 machines)"), "{}", both.stdout);
+    assert!(both.stdout.contains("2 machines compared, 0 differences"), "{}", both.stdout);
+    let html = fs::read_to_string(page).unwrap();
+    assert!(html.contains("tcp-window") && !html.contains("<script"), "{html}");
+}
