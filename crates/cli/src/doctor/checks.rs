@@ -211,8 +211,7 @@ impl Check {
         let mut finding = Finding::new(self.group, self.id, verdict, seen.title);
         finding.evidence = seen.evidence.iter().map(|line| super::host::shown(line)).collect();
         match verdict {
-            Verdict::Pass => {}
-            Verdict::Unknown => finding.cost = Some(format!("if it is wrong: {}", self.cost)),
+            Verdict::Pass | Verdict::Unknown => {}
             Verdict::Warn | Verdict::Fail => {
                 finding.cost = Some(self.cost.to_owned());
                 finding.fix = Some(seen.fix.unwrap_or_else(|| self.fix.to_owned()));

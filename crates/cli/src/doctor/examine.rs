@@ -5,13 +5,14 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use anyhow::Context as _;
 use clap::Args;
 use ringway::topo::Root;
 
 use super::checks::{self, Check};
-use super::finding::{Report, Style, Verdict, folded};
+use super::finding::{Finding, Report, Style, Verdict, folded};
 use super::host::Host;
 use super::{fleet, html};
 use crate::output;
@@ -36,6 +37,9 @@ pub(crate) struct HostArgs {
     #[arg(long, value_name = "ID", conflicts_with_all = ["log", "machines"])]
     explain: Option<String>,
 }
+
+/// Unknown things that are shown one by one.
+const UNKNOWN_SHOWN: usize = 8;
 
 /// How to print.
 #[derive(Clone, Copy, Debug)]
@@ -70,11 +74,7 @@ pub(crate) fn run(args: &HostArgs, form: Form) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let checks = checks::chosen(&args.only)?;
-    let mut found = Vec::new();
-    for machine in &args.machines {
-        anyhow::ensure!(!interrupted(), "interrupted");
-        found.push(examine_path(machine, &checks)?);
-    }
+    let mut found = examine_all(&args.machines, &checks)?;
     if found.is_empty() {
         found.push(examine(&Host::new(Root::live()), &checks));
     }
@@ -99,6 +99,34 @@ pub(crate) fn run(args: &HostArgs, form: Form) -> anyhow::Result<ExitCode> {
         (None, _) => super::finding::EXIT_CANNOT,
     };
     Ok(ExitCode::from(code))
+}
+
+/// Looks at several folders or snapshots, some at a time: most of it is waiting for files.
+fn examine_all(paths: &[PathBuf], checks: &[&'static Check]) -> anyhow::Result<Vec<Examined>> {
+    const SIDE_BY_SIDE: usize = 8;
+    let next = AtomicUsize::new(0);
+    let failed = AtomicBool::new(false);
+    let work = || {
+        let mut done = Vec::new();
+        while !interrupted() && !failed.load(Ordering::Relaxed) {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(path) = paths.get(index) else { break };
+            let found = examine_path(path, checks);
+            failed.fetch_or(found.is_err(), Ordering::Relaxed);
+            done.push((index, found));
+        }
+        done
+    };
+    let mut all: Vec<(usize, anyhow::Result<Examined>)> = std::thread::scope(|scope| {
+        let workers: Vec<_> =
+            (0..SIDE_BY_SIDE.min(paths.len())).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect()
+    });
+    anyhow::ensure!(!interrupted(), "interrupted");
+    all.sort_by_key(|(index, _)| *index);
+    let found = all.into_iter().map(|(_, found)| found).collect::<anyhow::Result<Vec<_>>>()?;
+    anyhow::ensure!(found.len() == paths.len(), "a check stopped; please report it");
+    Ok(found)
 }
 
 /// Looks at a folder or snapshot.
@@ -152,7 +180,7 @@ pub(crate) fn examine(host: &Host, checks: &[&'static Check]) -> Examined {
 impl Examined {
     /// The report, and what root would see.
     pub(crate) fn text(&self, style: Style) -> String {
-        let mut page = self.report.text(style);
+        let mut page = if style.all { self.report.text(style) } else { self.brief().text(style) };
         let unseen: Vec<&str> = self
             .report
             .findings
@@ -170,6 +198,23 @@ impl Examined {
             }
         }
         page
+    }
+}
+
+impl Examined {
+    /// The report with many unknown things folded into one: a tree that holds little is no news.
+    fn brief(&self) -> Report {
+        let mut report = self.report.clone();
+        let is_unknown = |finding: &Finding| finding.verdict == Verdict::Unknown;
+        let ids: Vec<String> =
+            report.findings.iter().filter(|f| is_unknown(f)).map(|f| f.id.clone()).collect();
+        if ids.len() > UNKNOWN_SHOWN {
+            report.findings.retain(|finding| !is_unknown(finding));
+            let title = format!("{} checks could not look; --all shows why", ids.len());
+            let folded = Finding::new("not known", "unknown", Verdict::Unknown, title);
+            report.findings.push(folded.seen(ids.join(" ")));
+        }
+        report
     }
 }
 

@@ -238,7 +238,7 @@ fn differences_of(machines: &[&Examined]) -> Vec<Difference> {
 }
 
 impl Difference {
-    /// `node17: mlx5_3 firmware is 28.35, 63 others have 28.39`.
+    /// `node17: mlx5_3 firmware 28.35, 63 others have 28.39`.
     pub(crate) fn title(&self) -> String {
         let mut names = self.machines.iter().take(NAMES).cloned().collect::<Vec<_>>().join(", ");
         if self.machines.len() > NAMES {
@@ -246,7 +246,7 @@ impl Difference {
         }
         let have =
             if self.others == 1 { "1 other has" } else { &format!("{} others have", self.others) };
-        format!("{names}: {} is {}, {have} {}", self.fact, self.value, self.majority)
+        format!("{names}: {} {}, {have} {}", self.fact, self.value, self.majority)
     }
 
     fn finding(&self) -> Finding {
@@ -295,12 +295,11 @@ impl Fleet {
     /// For people: what is wrong, each finding once with the machines it is on; then what differs.
     pub(crate) fn text(&self, machines: &[Examined], style: Style) -> String {
         let mut page = self.merged(machines).text(style);
-        let _ = writeln!(
-            page,
-            "{} machines compared, {} differences",
-            machines.len(),
-            self.differences.len()
-        );
+        let differences = match self.differences.len() {
+            1 => "1 difference".to_owned(),
+            count => format!("{count} differences"),
+        };
+        let _ = writeln!(page, "{} machines compared, {differences}", machines.len());
         page
     }
 

@@ -283,6 +283,11 @@ impl Host {
             || self.root.command_output("environment").is_ok_and(|text| text.is_some())
     }
 
+    /// Whether it is known which modules are loaded: a copied tree may not hold the list.
+    pub(crate) fn knows_modules(&self) -> bool {
+        !self.list("/sys/module").is_empty()
+    }
+
     /// A variable's value.
     pub(crate) fn variable(&self, name: &str) -> Option<&str> {
         self.environment().get(name).map(String::as_str)

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, bail, ensure};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// Bytes of all files together.
 const BYTES: u64 = 256 << 20;
@@ -169,15 +170,7 @@ fn read_up_to(file: &mut File, bytes: &mut [u8]) -> io::Result<usize> {
 /// A new folder that only this user may enter.
 fn private_folder() -> anyhow::Result<PathBuf> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    let stop = STOP.get_or_init(Arc::default);
-    // From now on an interrupt ends the work at the next entry, so that the folder can be removed.
-    for signal in
-        [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
-    {
-        if NEXT.load(Ordering::Relaxed) == 0 {
-            signal_hook::flag::register(signal, Arc::clone(stop))?;
-        }
-    }
+    let _heard = STOP.get_or_init(listen);
     for _ in 0..1000 {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder =
@@ -192,6 +185,16 @@ fn private_folder() -> anyhow::Result<PathBuf> {
 }
 
 static STOP: OnceLock<Arc<AtomicBool>> = OnceLock::new();
+
+/// From now on an interrupt ends the work at the next entry, so that the folder can be removed. Where that
+/// cannot be arranged an interrupt leaves the folder behind.
+fn listen() -> Arc<AtomicBool> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        let _as_before = signal_hook::flag::register(signal, Arc::clone(&stop));
+    }
+    stop
+}
 
 /// Whether someone asked to stop.
 pub(crate) fn interrupted() -> bool {

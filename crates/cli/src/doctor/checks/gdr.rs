@@ -99,6 +99,10 @@ fn peer_memory(host: &Host) -> Seen {
             Seen::well("NICs reach GPU memory through peer memory", module).and(driver)
         }
         (None, true) => Seen::well("NICs reach GPU memory through dma-buf", driver),
+        (None, false) if !host.knows_modules() => Seen::unknown(
+            "could not look whether NICs reach GPU memory",
+            "/sys/module is not there",
+        ),
         (None, false) => {
             Seen::fail("NICs cannot reach GPU memory", "nvidia_peermem is not loaded").and(driver)
         }
@@ -154,6 +158,9 @@ fn near_nic(host: &Host) -> Seen {
 fn gdrcopy(host: &Host) -> Seen {
     if host.variable("NCCL_GDRCOPY_ENABLE").is_none_or(|value| value == "0") {
         return Seen::absent("NCCL_GDRCOPY_ENABLE is not set");
+    }
+    if !host.knows_modules() {
+        return Seen::unknown("could not look for gdrcopy", "/sys/module is not there");
     }
     let there = host.exists("/dev/gdrdrv") && host.exists("/sys/module/gdrdrv");
     let evidence = "NCCL_GDRCOPY_ENABLE is set, /dev/gdrdrv";

@@ -210,6 +210,9 @@ fn versions(host: &Host) -> Seen {
     .collect();
     let evidence: Vec<String> =
         known.iter().map(|(name, value)| format!("{name} = {value}")).collect();
+    if known.is_empty() && !host.knows_modules() {
+        return Seen::unknown("could not look at the driver's version", "/sys/module is not there");
+    }
     let Some((_, first)) = known.first() else {
         return Seen::fail(
             "the NVIDIA driver is not loaded",
@@ -244,6 +247,8 @@ fn uvm(host: &Host) -> Seen {
     let path = "/sys/module/nvidia_uvm";
     if host.exists(path) {
         Seen::well("nvidia_uvm is loaded", format!("{path} is there"))
+    } else if !host.knows_modules() {
+        Seen::unknown("could not look whether nvidia_uvm is loaded", "/sys/module is not there")
     } else {
         Seen::fail("nvidia_uvm is not loaded", format!("{path} is not there"))
     }

@@ -138,7 +138,10 @@ fn no_limits() -> Seen {
 }
 
 fn locked_memory(host: &Host) -> Seen {
-    if host.is_container() && !host.hcas().is_empty() {
+    if host.hcas().is_empty() {
+        return Seen::absent("no RDMA device");
+    }
+    if host.is_container() {
         return Seen::absent("a container with RDMA: mem-02 looks");
     }
     let Some(limit) = host.limit("Max locked memory") else { return no_limits() };
@@ -148,8 +151,7 @@ fn locked_memory(host: &Host) -> Seen {
     }
     match limit {
         u64::MAX => Seen::well("memory may be locked without limit", evidence),
-        // Without an RDMA device the limit hurts io_uring and pinned buffers only.
-        _ if limit < 8 * GIB && !host.hcas().is_empty() => {
+        _ if limit < 8 * GIB => {
             Seen::fail(format!("only {} may be locked", bytes(limit)), evidence)
         }
         _ => Seen::warn(format!("only {} may be locked", bytes(limit)), evidence),

@@ -348,7 +348,7 @@ fn modules(host: &Host) -> Seen {
         return Seen::absent("no RDMA device");
     }
     let path = "/sys/module/ib_uverbs";
-    if host.list("/sys/module").is_empty() {
+    if !host.knows_modules() {
         return Seen::unknown(
             "could not look whether ib_uverbs is loaded",
             "/sys/module is not there",

@@ -1,5 +1,7 @@
 //! Errors that GPUs reported.
 
+use std::collections::BTreeMap;
+
 use crate::doctor::checks::{Seen, Tally};
 use crate::doctor::finding::Verdict;
 use crate::doctor::host::Host;
@@ -16,13 +18,39 @@ pub(super) fn xids(host: &Host) -> Seen {
         Ok(log) => log,
         Err(why) => return Seen::unknown(format!("could not look whether {good}"), why),
     };
-    let mut tally = Tally::default();
-    for (number, line) in log.xids("Xid") {
-        let verdict = if FATAL.contains(&number) { Verdict::Fail } else { Verdict::Warn };
-        tally.add(verdict, format!("Xid {number}: dmesg: {}", line.trim()));
+    told(log.xids("Xid"), "Xid", good, "GPUs reported errors", |number, _| FATAL.contains(&number))
+}
+
+/// The errors of a log, each number once with how often it came and where first.
+fn told(
+    lines: Vec<(u32, &str)>,
+    word: &str,
+    good: &str,
+    bad: &str,
+    is_fatal: impl Fn(u32, &str) -> bool,
+) -> Seen {
+    let mut numbers = BTreeMap::<u32, (usize, bool, &str)>::new();
+    for (number, line) in lines {
+        let entry = numbers.entry(number).or_insert((0, false, line));
+        entry.0 += 1;
+        entry.1 |= is_fatal(number, line);
     }
-    let seen = tally.seen(good, good, "GPUs reported errors");
-    if seen.verdict.is_none() { Seen::well(good, "dmesg: no such line") } else { seen }
+    if numbers.is_empty() {
+        return Seen::well(good, "dmesg: no such line");
+    }
+    let list: Vec<String> = numbers.keys().map(ToString::to_string).collect();
+    let title = format!("{bad}: {word} {}", list.join(", "));
+    let mut tally = Tally::default();
+    for (number, (count, fatal, line)) in numbers {
+        let verdict = if fatal { Verdict::Fail } else { Verdict::Warn };
+        tally.add(
+            verdict,
+            format!("{word} {number}, {count} lines of dmesg, first: {}", line.trim()),
+        );
+    }
+    let mut seen = tally.seen(good, good, bad);
+    seen.title = title;
+    seen
 }
 
 pub(super) fn switch_xids(host: &Host) -> Seen {
@@ -34,15 +62,9 @@ pub(super) fn switch_xids(host: &Host) -> Seen {
         Ok(log) => log,
         Err(why) => return Seen::unknown(format!("could not look whether {good}"), why),
     };
-    let mut tally = Tally::default();
-    for (number, line) in log.xids("SXid") {
-        // The driver itself writes which are fatal.
-        let non_fatal = line.contains("Non-fatal") || line.contains("non-fatal");
-        let verdict = if non_fatal { Verdict::Warn } else { Verdict::Fail };
-        tally.add(verdict, format!("SXid {number}: dmesg: {}", line.trim()));
-    }
-    let seen = tally.seen(good, good, "NVSwitches reported errors");
-    if seen.verdict.is_none() { Seen::well(good, "dmesg: no such line") } else { seen }
+    // The driver itself writes which are fatal.
+    let is_fatal = |_, line: &str| !line.to_lowercase().contains("non-fatal");
+    told(log.xids("SXid"), "SXid", good, "NVSwitches reported errors", is_fatal)
 }
 
 pub(super) fn memory_errors(host: &Host) -> Seen {
