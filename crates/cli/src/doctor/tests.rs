@@ -84,3 +84,55 @@ fn an_empty_tree_gives_reasons_not_passes() {
         assert!(!finding.evidence.is_empty(), "{}", finding.id);
     }
 }
+
+#[test]
+fn a_part_of_a_tree_gives_no_false_alarm() {
+    let mut tree = Tree::healthy();
+    let parts = [
+        "commands",
+        "proc",
+        "etc",
+        "dev",
+        "run",
+        "sys/module",
+        "sys/class",
+        "sys/bus",
+        "sys/kernel",
+        "sys/fs",
+        "sys/devices/system",
+    ];
+    let mut wrong = Vec::new();
+    for part in parts {
+        let found = tree.with(|tree| tree.remove(&format!("/{part}")), look);
+        let bad =
+            troubles(&found).into_values().filter(|finding| finding.verdict > Verdict::Unknown);
+        for finding in bad {
+            // The nodes of /dev were looked for, and without them RDMA cannot be used.
+            if (part, finding.id.as_str()) != ("dev", "mem-09") {
+                wrong.push(format!(
+                    "without {part}: {} {} {:?}",
+                    finding.id, finding.title, finding.evidence
+                ));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "\n  {}\n", wrong.join("\n  "));
+}
+
+#[test]
+fn a_narrow_card_in_a_wide_slot_is_well() {
+    let mut tree = Tree::healthy();
+    let found = tree.with(
+        |tree| {
+            let nic = tree::nic(2);
+            for which in ["current", "max"] {
+                tree.put(&tree::pci(&nic, &format!("{which}_link_width")), 8);
+            }
+            // The port of the switch and its slot could do more.
+            tree.put(&tree::pci("0000:32:01.0", "current_link_width"), 8);
+        },
+        look,
+    );
+    let bad = troubles(&found);
+    assert_eq!(bad.keys().copied().collect::<Vec<_>>(), ["ibl-10"], "{bad:#?}");
+}

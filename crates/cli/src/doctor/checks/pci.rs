@@ -157,11 +157,38 @@ fn path_up(device: &Pci) -> Vec<String> {
     std::iter::once(device.address.clone()).chain(device.above.iter().rev().cloned()).collect()
 }
 
+/// The links on the way up: what hangs on each, and the port it hangs on. Between the two ports of a switch is
+/// none, so it is every other step.
+fn links_up(device: &Pci) -> Vec<(String, Option<String>)> {
+    let path = path_up(device);
+    path.chunks(2).map(|pair| (pair[0].clone(), pair.get(1).cloned())).collect()
+}
+
+/// What a link is and could be: speed in GT/s and lanes. A card in a smaller slot is told by pci-slot.
+struct Link {
+    now: (f64, u32),
+    most: (f64, u32),
+}
+
+fn link(host: &Host, address: &str, port: Option<&str>) -> Option<Link> {
+    let read = |address: &str, which: &str| {
+        let (speed_text, width) = host.link_of(address, which)?;
+        // Virtual functions and host bridges say 0 or 255: they have no link of their own.
+        let width = width.parse::<u32>().ok().filter(|width| (1..255).contains(width))?;
+        Some((speed(&speed_text)?, width))
+    };
+    let (now, mut most) = (read(address, "current")?, read(address, "max")?);
+    if let Some(port) = port.and_then(|port| read(port, "max")) {
+        most = (most.0.min(port.0), most.1.min(port.1));
+    }
+    Some(Link { now, most })
+}
+
 fn nic_width(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for nic in host.rails() {
-        for address in path_up(nic) {
-            width(host, &address, &mut tally);
+        for (address, port) in links_up(nic) {
+            width(host, &address, port.as_deref(), &mut tally);
         }
     }
     tally.seen(
@@ -174,7 +201,7 @@ fn nic_width(host: &Host) -> Seen {
 fn gpu_width(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for gpu in host.gpus() {
-        width(host, &gpu.address, &mut tally);
+        width(host, &gpu.address, gpu.above.last().map(String::as_str), &mut tally);
     }
     tally.seen(
         "no GPU with a PCIe link",
@@ -183,19 +210,10 @@ fn gpu_width(host: &Host) -> Seen {
     )
 }
 
-fn width(host: &Host, address: &str, tally: &mut Tally) {
-    let (Some((_, now)), Some((_, most))) =
-        (host.link_of(address, "current"), host.link_of(address, "max"))
-    else {
-        return;
-    };
-    let (Ok(n), Ok(m)) = (now.parse::<u32>(), most.parse::<u32>()) else { return };
-    // Virtual functions and host bridges say 0 or 255: they have no link of their own.
-    if m == 0 || m == 255 || n == 0 {
-        return;
-    }
-    let line = format!("{DEVICES}/{address}/current_link_width = {now}, max_link_width = {most}");
-    if n < m { tally.fail(line) } else { tally.well(line) }
+fn width(host: &Host, address: &str, port: Option<&str>, tally: &mut Tally) {
+    let Some(Link { now, most }) = link(host, address, port) else { return };
+    let line = format!("{DEVICES}/{address}/current_link_width = {}; could be {}", now.1, most.1);
+    if now.1 < most.1 { tally.fail(line) } else { tally.well(line) }
 }
 
 /// GT/s of `16.0 GT/s PCIe`.
@@ -210,22 +228,13 @@ fn speed(text: &str) -> Option<f64> {
 fn nic_speed(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for nic in host.rails() {
-        for address in path_up(nic) {
-            let (Some((now, _)), Some((most, width))) =
-                (host.link_of(&address, "current"), host.link_of(&address, "max"))
-            else {
-                continue;
-            };
-            let (Some(n), Some(m)) = (speed(&now), speed(&most)) else { continue };
-            if width == "0" || width == "255" {
-                continue;
-            }
-            let line =
-                format!("{DEVICES}/{address}/current_link_speed = {now}, max_link_speed = {most}");
-            // A bridge that could do more than the card below it runs at the card's speed: that is pci-slot.
-            let below =
-                host.link_of(&nic.address, "max").and_then(|(text, _)| speed(&text)).unwrap_or(m);
-            if n < m.min(below) { tally.fail(line) } else { tally.well(line) }
+        for (address, port) in links_up(nic) {
+            let Some(Link { now, most }) = link(host, &address, port.as_deref()) else { continue };
+            let line = format!(
+                "{DEVICES}/{address}/current_link_speed = {} GT/s; could be {}",
+                now.0, most.0
+            );
+            if now.0 < most.0 { tally.fail(line) } else { tally.well(line) }
         }
     }
     tally.seen(
@@ -241,14 +250,16 @@ fn slot_speed(host: &Host) -> Seen {
     devices.extend(host.rails());
     for device in devices {
         let Some(port) = device.above.last() else { continue };
-        let (Some((card, _)), Some((slot, _))) =
-            (host.link_of(&device.address, "max"), host.link_of(port, "max"))
+        let (Some(card), Some(slot)) = (link(host, &device.address, None), link(host, port, None))
         else {
             continue;
         };
-        let (Some(c), Some(s)) = (speed(&card), speed(&slot)) else { continue };
-        let line = format!("{}: card {card}, port {port} above it {slot}", device.address);
-        if s < c { tally.warn(line) } else { tally.well(line) }
+        let (card, slot) = (card.most, slot.most);
+        let line = format!(
+            "{}: card {} GT/s x{}, port {port} above it {} GT/s x{}",
+            device.address, card.0, card.1, slot.0, slot.1
+        );
+        if slot.0 < card.0 || slot.1 < card.1 { tally.warn(line) } else { tally.well(line) }
     }
     tally.seen(
         "no card below a port",

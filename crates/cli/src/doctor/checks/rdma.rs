@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Check, Seen, Tally};
-use crate::doctor::host::{Hca, Host, Port, link_gigabytes};
+use crate::doctor::host::{Hca, Host, Pci, Port, link_gigabytes};
 
 const CLASS: &str = "/sys/class/infiniband";
 
@@ -230,6 +230,9 @@ fn link_layer(host: &Host) -> Seen {
             Seen::well("ports of both link layers, and NCCL_IB_HCA chooses", evidence)
                 .and(format!("NCCL_IB_HCA = {filter}"))
         }
+        (false, None) if !host.knows_variables() => {
+            Seen::unknown("active ports of both link layers; what chooses is not known", evidence)
+        }
         (false, None) => {
             Seen::warn("active ports of both link layers, and nothing chooses", evidence)
         }
@@ -301,18 +304,26 @@ fn pcie_capacity(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for hca in host.hcas() {
         let Some(address) = &hca.pci else { continue };
-        // What the slot is good for; a link that fell back is told by pci-01 and pci-02.
-        let Some((speed, width)) = host.link_of(address, "max") else { continue };
-        let Some(link) = link_gigabytes(&speed, &width) else { continue };
+        // What card and slot are good for; a link that fell back is told by pci-01 and pci-02.
+        let carries = |address: &str| {
+            let (speed, width) = host.link_of(address, "max")?;
+            let link = link_gigabytes(&speed, &width).filter(|link| *link > 0.0)?;
+            Some((link, format!("{speed} x{width}")))
+        };
+        let port = host.pci_at(address).and_then(|pci| pci.above.last());
+        let slot = port.and_then(|port| carries(port));
+        let Some(card) = carries(address) else { continue };
+        let (link, shown) = match slot {
+            Some(slot) if slot.0 < card.0 => slot,
+            _ => card,
+        };
         let ports = hca.ports.iter().filter(|port| port.is_active());
         let port: f64 = ports.filter_map(|port| port.gigabits).sum::<f64>() / 8.0;
-        if port == 0.0 || link == 0.0 {
+        if port == 0.0 {
             continue;
         }
-        let line = format!(
-            "{}: PCIe {speed} x{width} carries {link:.0} GB/s, its ports {port:.0} GB/s",
-            hca.name
-        );
+        let line =
+            format!("{}: PCIe {shown} carries {link:.0} GB/s, its ports {port:.0} GB/s", hca.name);
         if link < 0.9 * port {
             tally.fail(line);
         } else {
@@ -327,6 +338,10 @@ fn pcie_capacity(host: &Host) -> Seen {
 }
 
 fn driver(host: &Host) -> Seen {
+    if host.list("/sys/class/net").is_empty() && host.pci().iter().any(Pci::is_rdma_nic) {
+        let why = "/sys/class is not in the tree";
+        return Seen::unknown("could not look whether RDMA NICs have an RDMA device", why);
+    }
     let mut tally = Tally::default();
     for nic in host.pci().iter().filter(|pci| pci.is_rdma_nic()) {
         let hca = host.hcas().iter().find(|hca| hca.pci.as_deref() == Some(&nic.address));

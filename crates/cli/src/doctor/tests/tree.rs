@@ -54,8 +54,10 @@ impl Tree {
     pub(crate) fn empty() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let folder =
-            std::env::temp_dir().join(format!("ringway-doctor-{}-{number}", std::process::id()));
+        // Thousands of small files: in memory where that is at hand.
+        let memory = Path::new("/dev/shm");
+        let above = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let folder = above.join(format!("ringway-doctor-{}-{number}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         Self { folder, before: None }
     }
