@@ -28,6 +28,9 @@ pub(crate) use self::rdma::{Hca, Port};
 pub(crate) use self::smi::{Gpu, Smi, active_links, link_errors, matrix};
 use super::sources;
 
+/// Bytes of a text file that are read; /proc/cpuinfo of 512 processors is more than 1 MiB.
+pub(crate) const FILE_BYTES: u64 = 4 << 20;
+
 /// Bytes of a configuration space.
 const CONFIG_BYTES: u64 = 4096;
 
@@ -100,7 +103,7 @@ impl Host {
             return known.clone();
         }
         debug_assert!(sources::covers(path), "{path} is not in sources.rs");
-        let found = self.root.read(path);
+        let found = self.root.read_at_most(path, FILE_BYTES);
         self.note(&found);
         self.files.borrow_mut().insert(path.to_owned(), found.clone());
         found

@@ -9,7 +9,7 @@ use ringway::topo::{Root, RootError};
 use serde::Serialize;
 
 use super::secrets::{self, Mask};
-use crate::doctor::host::Host;
+use crate::doctor::host::{FILE_BYTES, Host};
 use crate::doctor::sources::{self, Want};
 
 /// Bytes of all files together.
@@ -17,9 +17,6 @@ const BYTES: usize = 192 << 20;
 
 /// Files, links and folders.
 const ENTRIES: usize = 150_000;
-
-/// Bytes of one file.
-const FILE_BYTES: u64 = 1 << 20;
 
 /// Things that could not be read which are listed by name.
 const LISTED: usize = 500;

@@ -183,13 +183,27 @@ impl Mask {
         if (parts.len() == 4 || parts.len() == 8) && parts.iter().all(|part| hex(part, 4)) {
             return Some(self.groups(&parts));
         }
-        if is_ipv4(word) {
+        if let Ok(address) = word.parse::<std::net::Ipv6Addr>() {
+            let plain = address.is_loopback() || address.is_unspecified();
+            let kept = if address.is_unicast_link_local() { "fe80" } else { "2001:db8" };
             let h = self.hash(word);
-            return Some(if word.starts_with("127.") {
-                word.to_owned()
-            } else {
-                format!("10.{}.{}.{}", h[0], h[1], h[2])
-            });
+            return (!plain)
+                .then(|| format!("{kept}::{:02x}{:02x}:{:02x}{:02x}", h[0], h[1], h[2], h[3]));
+        }
+        if word.split([':', '-', '_']).any(is_ipv4) {
+            // With a port, or as a range.
+            let mut clean = String::new();
+            for piece in word.split_inclusive([':', '-', '_']) {
+                let address = piece.trim_end_matches([':', '-', '_']);
+                if is_ipv4(address) && !address.starts_with("127.") && address != "0.0.0.0" {
+                    let h = self.hash(address);
+                    clean.push_str(&format!("10.{}.{}.{}", h[0], h[1], h[2]));
+                } else {
+                    clean.push_str(address);
+                }
+                clean.push_str(&piece[address.len()..]);
+            }
+            return Some(clean);
         }
         let guid = word.strip_prefix("0x").is_some_and(|digits| {
             digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit())

@@ -153,6 +153,17 @@ fn masks_keep_what_a_value_is() {
         1
     );
     assert!(mask.text("node1.example.org").starts_with("host-"));
+    for (text, gone) in [
+        ("tcp://10.1.2.3:8080/x", "10.1.2.3"),
+        ("10.1.2.3-10.1.2.9", "10.1.2."),
+        ("fe80::a088:c2ff:fead:ea01%eth0", "a088"),
+        ("2a01:4f8:1:2::3", "4f8"),
+    ] {
+        let masked = mask.text(text);
+        assert!(!masked.contains(gone), "{text}: {masked}");
+    }
+    assert!(mask.text("10.1.2.3:8080").ends_with(":8080"));
+    assert_eq!(mask.text("::1 0.0.0.0:2024"), "::1 0.0.0.0:2024");
     assert!(!mask.text("    Serial Number : 1324521052681").contains("1324521052681"));
 }
 
