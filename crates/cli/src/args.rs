@@ -14,9 +14,10 @@ use crate::perf::args::PerfArgs;
 use crate::plan::PlanArgs;
 use crate::plan::explain::ExplainArgs;
 use crate::run::args::RunArgs;
+use crate::snapshot::SnapshotArgs;
 use crate::topo::TopoArgs;
 use crate::tune::TuneArgs;
-use crate::{doctor, env, launch, output, perf, plan, run, topo, tune};
+use crate::{doctor, env, launch, output, perf, plan, run, snapshot, topo, tune};
 
 /// Help is laid out for this width, however wide the terminal is.
 const HELP_COLUMNS: usize = 80;
@@ -36,7 +37,9 @@ const HELP_COLUMNS: usize = 80;
   ringway topo                            GPUs, NICs, what is between them
   ringway plan verify                     prove every algorithm
   ringway env                             settings, sources, mistakes
-  ringway doctor --log job.log            what is wrong, and the fix"
+  ringway doctor                          what is wrong with this machine
+  ringway doctor --log job.log            what is wrong with a job
+  ringway snapshot                        this machine's facts in a file"
 )]
 pub(crate) struct Cli {
     /// What to do.
@@ -55,6 +58,7 @@ pub(crate) enum Command {
     Topo(TopoArgs),
     Env(EnvArgs),
     Doctor(DoctorArgs),
+    Snapshot(SnapshotArgs),
     /// Become one rank of a local job (used by `run` and `perf`)
     #[command(name = "rank-exec", hide = true)]
     RankExec(RankExecArgs),
@@ -72,6 +76,7 @@ impl Command {
             Self::Topo(args) => topo::run(args),
             Self::Env(args) => env::run(args),
             Self::Doctor(args) => doctor::run(args),
+            Self::Snapshot(args) => snapshot::run(args),
             Self::RankExec(args) => launch::rank_exec::run(args),
         }
     }
@@ -87,6 +92,7 @@ impl Command {
             Self::Topo(_) => "topo",
             Self::Env(_) => "env",
             Self::Doctor(_) => "doctor",
+            Self::Snapshot(_) => "snapshot",
         }
     }
 }

@@ -13,6 +13,7 @@ mod perf;
 mod plan;
 mod run;
 mod size;
+mod snapshot;
 mod timing;
 mod topo;
 mod tune;

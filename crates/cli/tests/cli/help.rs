@@ -15,6 +15,7 @@ fn help_ends_with_examples() {
         &["env", "lint", "--help"],
         &["env", "suggest", "--help"],
         &["topo", "--help"],
+        &["snapshot", "--help"],
     ] {
         let done = finish(&mut ringway(args));
         assert_eq!(done.status.code(), Some(0));

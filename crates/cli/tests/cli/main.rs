@@ -7,6 +7,7 @@ mod doctor;
 mod help;
 mod hosts;
 mod jobs;
+mod logs;
 mod need;
 mod perf;
 mod plan;

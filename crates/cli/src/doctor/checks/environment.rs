@@ -1,0 +1,292 @@
+//! Variables and files that steer NCCL and its kin.
+
+use super::{Check, Seen, Tally};
+use crate::doctor::host::Host;
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "env-01",
+        group: "environment",
+        about: "no variable switches RDMA off",
+        reads: "NCCL_IB_DISABLE, NCCL_NET, /etc/nccl.conf",
+        cost: "25 to 5 GB/s; an all-reduce of 1 GB takes 370 instead of 50 ms (AReaL#639)",
+        fix: "unset NCCL_IB_DISABLE; NCCL_NET=IB makes a fallback an error",
+        root: false,
+        look: rdma_off,
+    },
+    Check {
+        id: "env-02",
+        group: "environment",
+        about: "no variable switches peer access or shared memory off",
+        reads: "NCCL_P2P_DISABLE, NCCL_SHM_DISABLE, NCCL_P2P_LEVEL",
+        cost: "8 H100: 367 to 480 GB/s over NVLink, 10 to 20 without peer access",
+        fix: "unset them; look for the cause first: ACS (pci-05), IOMMU (pci-10), /dev/shm (mem-03)",
+        root: false,
+        look: peers_off,
+    },
+    Check {
+        id: "env-03",
+        group: "environment",
+        about: "NCCL_SOCKET_IFNAME names an interface that is up",
+        reads: "NCCL_SOCKET_IFNAME, /sys/class/net",
+        cost: "starting hangs, or all TCP traffic takes the 1 Gb/s management port",
+        fix: "NCCL_SOCKET_IFNAME==INTERFACE (exact), or ^docker,lo (all but)",
+        root: false,
+        look: interface_name,
+    },
+    Check {
+        id: "env-04",
+        group: "environment",
+        about: "NCCL_IB_HCA names the devices it seems to name",
+        reads: "NCCL_IB_HCA, /sys/class/infiniband",
+        cost: "mlx5_1 without = also takes mlx5_10 to mlx5_19: storage and management cards too",
+        fix: "NCCL_IB_HCA==mlx5_0,mlx5_3,… with a leading =",
+        root: false,
+        look: device_names,
+    },
+    Check {
+        id: "env-05",
+        group: "environment",
+        about: "no variable pins the algorithm or protocol",
+        reads: "NCCL_ALGO, NCCL_PROTO, NCCL_{MIN,MAX}_NCHANNELS, NCCL_NTHREADS, NCCL_BUFFSIZE",
+        cost: "LL sends half flags: 50 %; a pinned tree got 50 of 200 GB/s (nccl-tests#232)",
+        fix: "unset them",
+        root: false,
+        look: pinned,
+    },
+    Check {
+        id: "env-06",
+        group: "environment",
+        about: "RDMA timeouts outlive a link flap",
+        reads: "NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT",
+        cost: "20 with 7 retries waits 30 s; 14 waits 0.5 s: the first flap kills the job",
+        fix: "NCCL_IB_TIMEOUT=22, unset NCCL_IB_RETRY_CNT",
+        root: false,
+        look: timeouts,
+    },
+    Check {
+        id: "env-08",
+        group: "environment",
+        about: "debug output is not left on",
+        reads: "NCCL_DEBUG, NCCL_DEBUG_FILE",
+        cost: "thousands of lines a rank in the job's output; TRACE also takes time in every call",
+        fix: "NCCL_DEBUG=WARN, or NCCL_DEBUG_FILE=/tmp/nccl.%h.%p",
+        root: false,
+        look: debug,
+    },
+    Check {
+        id: "num-05",
+        group: "environment",
+        about: "NCCL_TOPO_FILE is not set blindly",
+        reads: "NCCL_TOPO_FILE",
+        cost: "a file of another machine is taken without a word: 178 to 28 GB/s with 13 of 24 NVLinks",
+        fix: "unset NCCL_TOPO_FILE on bare metal; in a cloud's machine use the vendor's file of this type",
+        root: false,
+        look: topology_file,
+    },
+];
+
+fn is_on(value: &str) -> bool {
+    !["", "0"].contains(&value)
+}
+
+/// A check of variables that has nothing to go by.
+fn unknown(host: &Host, good: &str) -> Option<Seen> {
+    let why = "commands/environment.txt is not in the tree";
+    (!host.knows_variables()).then(|| Seen::unknown(format!("could not look whether {good}"), why))
+}
+
+/// Variables of a list that are set, as evidence.
+fn set<'a>(host: &'a Host, names: &[&'a str]) -> Vec<(&'a str, &'a str)> {
+    names.iter().filter_map(|name| Some((*name, host.variable(name)?))).collect()
+}
+
+fn shown(pairs: &[(&str, &str)]) -> String {
+    pairs.iter().map(|(name, value)| format!("{name}={value}")).collect::<Vec<_>>().join(" ")
+}
+
+fn rdma_off(host: &Host) -> Seen {
+    let pairs = set(host, &["NCCL_IB_DISABLE", "NCCL_NET"]);
+    let off = pairs.iter().any(|(name, value)| match *name {
+        "NCCL_IB_DISABLE" => is_on(value),
+        _ => value.eq_ignore_ascii_case("socket"),
+    });
+    if !off {
+        if let Some(unknown) = unknown(host, "a variable switches RDMA off") {
+            return unknown;
+        }
+        return Seen::well("no variable switches RDMA off", format!("set: {:?}", shown(&pairs)));
+    }
+    let active = host.ports().iter().filter(|(_, port)| port.is_active()).count();
+    let evidence = format!("{}; {active} active RDMA ports", shown(&pairs));
+    if active > 0 {
+        Seen::fail("a variable switches RDMA off", evidence)
+    } else {
+        Seen::well("RDMA is switched off where there is none", evidence)
+    }
+}
+
+fn peers_off(host: &Host) -> Seen {
+    let pairs = set(host, &["NCCL_P2P_DISABLE", "NCCL_SHM_DISABLE", "NCCL_P2P_LEVEL"]);
+    let off = pairs.iter().any(|(name, value)| name.ends_with("_DISABLE") && is_on(value));
+    let loc =
+        pairs.iter().any(|(name, value)| *name == "NCCL_P2P_LEVEL" && ["LOC", "0"].contains(value));
+    let evidence = format!("set: {:?}", shown(&pairs));
+    if off || loc {
+        Seen::fail("a variable switches peer access or shared memory off", evidence)
+    } else {
+        let good = "peer access and shared memory are left on";
+        unknown(host, good).unwrap_or_else(|| Seen::well(good, evidence))
+    }
+}
+
+/// NCCL's lists: `^` all but, `=` exact, else names that begin so.
+fn selects(filter: &str, name: &str) -> bool {
+    let (but, rest) = filter.strip_prefix('^').map_or((false, filter), |rest| (true, rest));
+    let (exact, rest) = rest.strip_prefix('=').map_or((false, rest), |rest| (true, rest));
+    let any = rest.split(',').filter(|word| !word.is_empty()).any(|word| {
+        let word = word.split(':').next().unwrap_or(word);
+        if exact { word == name } else { name.starts_with(word) }
+    });
+    any != but
+}
+
+fn interface_name(host: &Host) -> Seen {
+    let Some(filter) = host.variable("NCCL_SOCKET_IFNAME") else {
+        return Seen::absent("NCCL_SOCKET_IFNAME is not set");
+    };
+    let names: Vec<String> =
+        host.list("/sys/class/net").into_iter().filter(|name| selects(filter, name)).collect();
+    let up: Vec<&String> = names
+        .iter()
+        .filter(|name| {
+            let state = host.text(&format!("/sys/class/net/{name}/operstate"));
+            state.is_some_and(|state| state == "up" || state == "unknown")
+        })
+        .collect();
+    let real = up
+        .iter()
+        .any(|name| !["lo", "docker", "virbr"].iter().any(|start| name.starts_with(start)));
+    let evidence = format!("NCCL_SOCKET_IFNAME={filter}: {names:?}, of which up {up:?}");
+    if real {
+        Seen::well("NCCL_SOCKET_IFNAME names an interface that is up", evidence)
+    } else {
+        Seen::fail("NCCL_SOCKET_IFNAME names no interface that could be used", evidence)
+    }
+}
+
+fn device_names(host: &Host) -> Seen {
+    let Some(filter) = host.variable("NCCL_IB_HCA") else {
+        return Seen::absent("NCCL_IB_HCA is not set");
+    };
+    if host.hcas().is_empty() {
+        return Seen::absent("no RDMA device");
+    }
+    let chosen: Vec<&str> = host
+        .hcas()
+        .iter()
+        .map(|hca| hca.name.as_str())
+        .filter(|name| selects(filter, name))
+        .collect();
+    let evidence = format!("NCCL_IB_HCA={filter} selects {}", chosen.join(" "));
+    if chosen.is_empty() {
+        return Seen::fail(
+            "NCCL_IB_HCA selects no device",
+            format!("NCCL_IB_HCA={filter} selects none"),
+        );
+    }
+    if filter.contains('=') {
+        return Seen::well("NCCL_IB_HCA names devices exactly", evidence);
+    }
+    // Words that are the beginning of another device's name, too.
+    let wide: Vec<&str> = filter
+        .trim_start_matches('^')
+        .split(',')
+        .map(|word| word.split(':').next().unwrap_or(word))
+        .filter(|word| {
+            host.hcas().iter().any(|hca| hca.name == *word)
+                && host.hcas().iter().any(|hca| hca.name != *word && hca.name.starts_with(word))
+        })
+        .collect();
+    if wide.is_empty() {
+        Seen::well("NCCL_IB_HCA names the devices it seems to name", evidence)
+    } else {
+        Seen::warn(format!("{} also selects longer names", wide.join(", ")), evidence)
+    }
+}
+
+fn pinned(host: &Host) -> Seen {
+    let names = [
+        "NCCL_ALGO",
+        "NCCL_PROTO",
+        "NCCL_MIN_NCHANNELS",
+        "NCCL_MAX_NCHANNELS",
+        "NCCL_NTHREADS",
+        "NCCL_BUFFSIZE",
+    ];
+    let mut tally = Tally::default();
+    for (name, value) in set(host, &names) {
+        let slow = name == "NCCL_PROTO" && value.eq_ignore_ascii_case("ll")
+            || name == "NCCL_ALGO" && value.eq_ignore_ascii_case("tree");
+        let line = format!("{name}={value}");
+        if slow { tally.fail(line) } else { tally.warn(line) }
+    }
+    let seen = tally.seen("", "", "variables pin what NCCL should choose");
+    if seen.verdict.is_some() {
+        return seen;
+    }
+    let good = "nothing pins algorithm or protocol";
+    unknown(host, good).unwrap_or_else(|| Seen::well(good, "none of them is set"))
+}
+
+fn timeouts(host: &Host) -> Seen {
+    let mut tally = Tally::default();
+    for (name, value) in set(host, &["NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT"]) {
+        let line = format!("{name}={value}");
+        match (name, value.parse::<u32>()) {
+            (_, Err(_)) => tally.fail(format!("{line} is no number")),
+            ("NCCL_IB_TIMEOUT", Ok(0..14)) => tally.fail(line),
+            ("NCCL_IB_TIMEOUT", Ok(14..20)) => tally.warn(line),
+            ("NCCL_IB_RETRY_CNT", Ok(0..7)) => tally.warn(line),
+            _ => tally.well(line),
+        }
+    }
+    tally.seen(
+        "neither is set",
+        "RDMA timeouts outlive a link flap",
+        "RDMA timeouts too short for a link flap",
+    )
+}
+
+fn debug(host: &Host) -> Seen {
+    let Some(level) = host.variable("NCCL_DEBUG") else {
+        return Seen::absent("NCCL_DEBUG is not set");
+    };
+    let file = host.variable("NCCL_DEBUG_FILE");
+    let evidence = format!("NCCL_DEBUG={level} NCCL_DEBUG_FILE={}", file.unwrap_or_default());
+    match level.to_ascii_uppercase().as_str() {
+        "TRACE" => Seen::warn("NCCL traces every call", evidence),
+        "INFO" | "ABORT" if file.is_none() => {
+            Seen::warn("NCCL's messages go to the job's output", evidence)
+        }
+        _ => Seen::well("debug output is in its place", evidence),
+    }
+}
+
+fn topology_file(host: &Host) -> Seen {
+    let Some(path) = host.variable("NCCL_TOPO_FILE") else {
+        return Seen::absent("NCCL_TOPO_FILE is not set");
+    };
+    let evidence = format!("NCCL_TOPO_FILE={path}");
+    if host.root().is_live() && !host.root().exists(path) {
+        return Seen::fail("the file NCCL_TOPO_FILE names is not there", evidence);
+    }
+    if host.is_virtual() {
+        Seen::well("NCCL_TOPO_FILE is set in a virtual machine", evidence)
+    } else {
+        Seen::warn(
+            "NCCL_TOPO_FILE is set on bare metal, where NCCL sees the topology itself",
+            evidence,
+        )
+    }
+}

@@ -1,0 +1,210 @@
+//! GPUDirect: whether NICs read and write GPU memory by themselves.
+
+use super::{Check, Seen, Tally};
+use crate::doctor::host::{Distance, Host};
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "gdr-01",
+        group: "gpudirect",
+        about: "the kernel lets NICs reach GPU memory (peer memory or dma-buf)",
+        reads: "/sys/module/nvidia_peermem, /sys/kernel/mm/memory_peers, /proc/driver/nvidia/version",
+        cost: "staging through host memory halves bandwidth: 11.0 instead of 23.0 GB/s (perftest#241)",
+        fix: "modprobe nvidia-peermem && echo nvidia-peermem > /etc/modules-load.d/nvidia-peermem.conf",
+        root: false,
+        look: peer_memory,
+    },
+    Check {
+        id: "gdr-03",
+        group: "gpudirect",
+        about: "nvidia-peermem fits the RDMA modules",
+        reads: "dmesg",
+        cost: "the module loads but never registers: GPUDirect is off and nobody says so (nccl#1939)",
+        fix: "build the driver again after the OFED update: dkms autoinstall; on Kubernetes delete the driver pod",
+        root: true,
+        look: peer_memory_fits,
+    },
+    Check {
+        id: "gdr-06",
+        group: "gpudirect",
+        about: "every GPU has a NIC near by",
+        reads: "the PCI tree of /sys/bus/pci/devices",
+        cost: "over the sockets' link about half: 11 of 23 GB/s (perftest#241)",
+        fix: "move the NIC to the GPU's PCIe switch; else measure with NCCL_NET_GDR_LEVEL=SYS",
+        root: false,
+        look: near_nic,
+    },
+    Check {
+        id: "gdr-07",
+        group: "gpudirect",
+        about: "gdrcopy is there where it is asked for",
+        reads: "NCCL_GDRCOPY_ENABLE, /dev/gdrdrv, /sys/module/gdrdrv",
+        cost: "a few us of each small message",
+        fix: "apt install gdrdrv-dkms && modprobe gdrdrv, or unset NCCL_GDRCOPY_ENABLE",
+        root: false,
+        look: gdrcopy,
+    },
+    Check {
+        id: "gdr-08",
+        group: "gpudirect",
+        about: "NICs may use relaxed ordering",
+        reads: "DevCtl in /sys/bus/pci/devices/*/config of NICs, NCCL_IB_PCI_RELAXED_ORDERING",
+        cost: "about 16 instead of more than 40 GB/s on Emerald Rapids (ucx#10955)",
+        fix: "BIOS: PCIe Relaxed Ordering on; setpci -s NIC CAP_EXP+8.w=0010:0010",
+        root: true,
+        look: super::pci::relaxed_ordering,
+    },
+    Check {
+        id: "amd-01",
+        group: "gpudirect",
+        about: "the kernel lets NICs reach the memory of AMD GPUs",
+        reads: "/sys/module/amdgpu, /sys/kernel/mm/memory_peers/amdkfd, the kernel's version",
+        cost: "staging through host memory halves bandwidth",
+        fix: "install amdgpu-dkms with OFED, or a kernel with dma-buf (5.12 or later)",
+        root: false,
+        look: amd_peer_memory,
+    },
+    Check {
+        id: "amd-03",
+        group: "gpudirect",
+        about: "AMD GPUs run with iommu=pt",
+        reads: "/proc/cmdline",
+        cost: "traffic between GPU and NIC goes through the IOMMU's tables",
+        fix: "add iommu=pt to the kernel command line and reboot",
+        root: false,
+        look: amd_passthrough,
+    },
+];
+
+fn peer_memory(host: &Host) -> Seen {
+    if !host.pci().iter().any(|pci| pci.is_nvidia()) || host.hcas().is_empty() {
+        return Seen::absent("no NVIDIA GPU with an RDMA device");
+    }
+    let modules = [
+        "/sys/module/nvidia_peermem/version",
+        "/sys/kernel/mm/memory_peers/nv_mem/version",
+        "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
+    ];
+    let module = modules.iter().find_map(|path| Some(format!("{path} = {}", host.text(path)?)));
+    let version = host.text("/proc/driver/nvidia/version").unwrap_or_default();
+    let open = version.contains("Open Kernel Module");
+    let kernel = host.text("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let dma_buf = open && host.kernel().is_some_and(|version| version >= (5, 12));
+    let driver = format!(
+        "/proc/driver/nvidia/version: {} kernel module, kernel {kernel}",
+        if open { "open" } else { "proprietary" }
+    );
+    match (module, dma_buf) {
+        (Some(module), _) => {
+            Seen::well("NICs reach GPU memory through peer memory", module).and(driver)
+        }
+        (None, true) => Seen::well("NICs reach GPU memory through dma-buf", driver),
+        (None, false) if !host.knows_modules() => Seen::unknown(
+            "could not look whether NICs reach GPU memory",
+            "/sys/module is not there",
+        ),
+        (None, false) => {
+            Seen::fail("NICs cannot reach GPU memory", "nvidia_peermem is not loaded").and(driver)
+        }
+    }
+}
+
+fn peer_memory_fits(host: &Host) -> Seen {
+    if !host.pci().iter().any(|pci| pci.is_nvidia()) || host.hcas().is_empty() {
+        return Seen::absent("no NVIDIA GPU with an RDMA device");
+    }
+    let sets: &[&[&str]] = &[
+        &["nvidia_peermem", "disagrees about version"],
+        &["nvidia_peermem", "Unknown symbol"],
+        &["nvidia_peermem", "Invalid argument"],
+        &["nvidia-peermem", "Invalid argument"],
+        &["nvidia-peermem", "ERROR detected invalid context"],
+    ];
+    let good = "the kernel has no complaint about nvidia-peermem";
+    super::kernel::log_lines(
+        host,
+        sets,
+        good,
+        "the kernel complains about nvidia-peermem",
+        Seen::fail,
+    )
+}
+
+fn near_nic(host: &Host) -> Seen {
+    let rails = host.rails();
+    if host.hcas().is_empty() || host.gpus().iter().any(|gpu| gpu.bridge.is_empty()) {
+        return Seen::absent("no RDMA device beside a GPU");
+    }
+    let mut tally = Tally::default();
+    for gpu in host.gpus() {
+        let nearest =
+            rails.iter().map(|nic| (gpu.distance(nic), nic)).min_by_key(|(distance, _)| *distance);
+        let Some((distance, nic)) = nearest else { continue };
+        let line =
+            format!("GPU {}: nearest NIC {} at {}", gpu.address, nic.address, distance.word());
+        match distance {
+            Distance::Pix | Distance::Pxb => tally.well(line),
+            Distance::Phb | Distance::Node => tally.warn(line),
+            Distance::Sys => tally.fail(line),
+        }
+    }
+    tally.seen(
+        "no GPU",
+        "every GPU has a NIC near by",
+        "GPUs without a NIC below their own PCIe switch",
+    )
+}
+
+fn gdrcopy(host: &Host) -> Seen {
+    if host.variable("NCCL_GDRCOPY_ENABLE").is_none_or(|value| value == "0") {
+        return Seen::absent("NCCL_GDRCOPY_ENABLE is not set");
+    }
+    if !host.knows_modules() {
+        return Seen::unknown("could not look for gdrcopy", "/sys/module is not there");
+    }
+    let there = host.exists("/dev/gdrdrv") && host.exists("/sys/module/gdrdrv");
+    let evidence = "NCCL_GDRCOPY_ENABLE is set, /dev/gdrdrv";
+    if there {
+        Seen::well("gdrcopy is there", format!("{evidence} is there"))
+    } else {
+        Seen::fail(
+            "gdrcopy is asked for and not there",
+            format!("{evidence} or /sys/module/gdrdrv is not there"),
+        )
+    }
+}
+
+fn amd_peer_memory(host: &Host) -> Seen {
+    if !host.pci().iter().any(|pci| pci.is_amd()) || host.hcas().is_empty() {
+        return Seen::absent("no AMD GPU with an RDMA device");
+    }
+    let path = "/sys/kernel/mm/memory_peers/amdkfd/version";
+    let kernel = host.text("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let dma_buf = host.kernel().is_some_and(|version| version >= (5, 12))
+        && host.exists("/sys/module/amdgpu");
+    if let Some(version) = host.text(path) {
+        Seen::well("NICs reach GPU memory through peer memory", format!("{path} = {version}"))
+    } else if dma_buf {
+        Seen::well(
+            "NICs reach GPU memory through dma-buf",
+            format!("amdgpu is loaded, kernel {kernel}"),
+        )
+    } else {
+        Seen::fail("NICs cannot reach GPU memory", format!("{path} is not there, kernel {kernel}"))
+    }
+}
+
+fn amd_passthrough(host: &Host) -> Seen {
+    if !host.pci().iter().any(|pci| pci.is_amd()) || host.is_virtual() {
+        return Seen::absent("no AMD GPU on bare metal");
+    }
+    match host.kernel_argument("iommu") {
+        Some(value) if value.split(',').any(|word| word == "pt") => {
+            Seen::well("the kernel runs with iommu=pt", format!("/proc/cmdline: iommu={value}"))
+        }
+        value => Seen::warn(
+            "the kernel runs without iommu=pt",
+            format!("/proc/cmdline: iommu={}", value.unwrap_or_default()),
+        ),
+    }
+}

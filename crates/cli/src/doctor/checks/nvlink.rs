@@ -1,0 +1,156 @@
+//! NVLink: links, errors, the fabric manager, peer access.
+
+use super::{Check, Seen, Tally};
+use crate::doctor::finding::Verdict;
+use crate::doctor::host::Host;
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "nvl-01",
+        group: "nvlink",
+        about: "all NVLinks of all GPUs are up",
+        reads: "nvidia-smi nvlink -s",
+        cost: "25 GB/s for each link and direction (50 on B200): 1 of 18 lost is 5.6 %",
+        fix: "systemctl restart nvidia-fabricmanager; reset the GPUs; if it stays: exchange the baseboard",
+        root: false,
+        look: links,
+    },
+    Check {
+        id: "nvl-02",
+        group: "nvlink",
+        about: "NVLinks report no errors",
+        reads: "nvidia-smi nvlink -e",
+        cost: "replays take link time; Xid 74 follows",
+        fix: "reset the GPUs; if it grows again: exchange the baseboard",
+        root: false,
+        look: errors,
+    },
+    Check {
+        id: "nvl-03",
+        group: "nvlink",
+        about: "the NVLink fabric is set up",
+        reads: "nvidia-smi -q (Fabric), /var/log/fabricmanager.log",
+        cost: "CUDA does not start on GPUs behind NVSwitches (error 802)",
+        fix: "systemctl restart nvidia-fabricmanager; its version must be the driver's",
+        root: false,
+        look: fabric,
+    },
+    Check {
+        id: "nvl-05",
+        group: "nvlink",
+        about: "GPUs reach each other over NVLink",
+        reads: "nvidia-smi topo -p2p n",
+        cost: "without peer access data goes through host memory: 480 to about 20 GB/s",
+        fix: "nvl-01 and nvl-03 first; then ACS (pci-05) and the IOMMU (pci-10)",
+        root: false,
+        look: peers,
+    },
+];
+
+fn links(host: &Host) -> Seen {
+    if host.smi().is_err() && !host.pci().iter().any(|pci| pci.is_nvidia()) {
+        return Seen::absent("no NVIDIA GPU");
+    }
+    let text = match host.output("nvidia-smi-nvlink-s") {
+        Ok(text) => text,
+        Err(why) => return Seen::unknown("could not look whether all NVLinks are up", why),
+    };
+    let gpus = super::super::host::active_links(&text);
+    let most = gpus.iter().map(|(_, active, down)| active + down).max().unwrap_or(0);
+    let dead = text.contains("all links are inactive");
+    if most == 0 && !dead {
+        return Seen::absent("GPUs without NVLink");
+    }
+    let mut tally = Tally::default();
+    for (gpu, active, down) in &gpus {
+        let line = format!("{gpu}: {active} links up, {down} down; the most of any GPU is {most}");
+        if *active < most || *active == 0 { tally.fail(line) } else { tally.well(line) }
+    }
+    tally.seen("no NVLink", "all NVLinks are up", "GPUs with NVLinks down")
+}
+
+fn errors(host: &Host) -> Seen {
+    if !host.pci().iter().any(|pci| pci.is_nvidia()) && host.smi().is_err() {
+        return Seen::absent("no NVIDIA GPU");
+    }
+    let text = match host.output("nvidia-smi-nvlink-e") {
+        Ok(text) => text,
+        Err(why) => return Seen::unknown("could not look whether NVLinks report no errors", why),
+    };
+    if !text.contains("Link ") {
+        return Seen::absent("GPUs without NVLink");
+    }
+    let mut tally = Tally::default();
+    for (gpu, name, count) in super::super::host::link_errors(&text) {
+        let verdict = if name.contains("Replay") { Verdict::Warn } else { Verdict::Fail };
+        tally.add(verdict, format!("{gpu}: {name} = {count}"));
+    }
+    let seen = tally.seen("", "", "NVLinks report errors");
+    if seen.verdict.is_none() {
+        Seen::well("NVLinks report no errors", "nvidia-smi nvlink -e: all counters are 0")
+    } else {
+        seen
+    }
+}
+
+fn fabric(host: &Host) -> Seen {
+    let switches = host.pci().iter().any(|pci| pci.is_nvswitch());
+    let smi = match host.smi() {
+        Ok(smi) => smi,
+        Err(why) if switches => {
+            return Seen::unknown("could not look whether the fabric is set up", why);
+        }
+        Err(_) => return Seen::absent("no NVIDIA GPU with an NVLink fabric"),
+    };
+    if !switches && !super::gpu::has_fabric(smi) {
+        return Seen::absent("no NVLink fabric");
+    }
+    let mut tally = Tally::default();
+    for gpu in &smi.gpus {
+        let Some(state) = gpu.get("Fabric/State") else { continue };
+        let status = gpu.get("Fabric/Status").unwrap_or("?");
+        let line = format!("{}: Fabric State = {state}, Status = {status}", gpu.address);
+        match (state, status) {
+            ("Completed", "Success") => tally.well(line),
+            ("In Progress", _) => tally.warn(line),
+            _ => tally.fail(line),
+        }
+    }
+    let log = host.output("fabricmanager").unwrap_or_default();
+    if let Some(line) =
+        log.lines().rev().find(|line| line.contains("[ERROR]") || line.contains("[FATAL]"))
+    {
+        tally.warn(format!("/var/log/fabricmanager.log: {}", line.trim()));
+    }
+    tally.seen("no NVLink fabric", "the NVLink fabric is set up", "the NVLink fabric is not set up")
+}
+
+fn peers(host: &Host) -> Seen {
+    let linked = host.output("nvidia-smi-nvlink-s").is_ok_and(|text| text.contains("GB/s"));
+    if !linked {
+        return Seen::absent("GPUs without NVLink");
+    }
+    let text = match host.output("nvidia-smi-p2p") {
+        Ok(text) => text,
+        Err(why) => return Seen::unknown("could not look whether GPUs reach each other", why),
+    };
+    let mut tally = Tally::default();
+    for (gpu, entries) in super::super::host::matrix(&text) {
+        let bad: Vec<String> = entries
+            .iter()
+            .enumerate()
+            .filter(|(_, entry)| !["X", "OK"].contains(&entry.as_str()))
+            .map(|(other, entry)| format!("GPU{other} {entry}"))
+            .collect();
+        if bad.is_empty() {
+            tally.well(format!("{gpu}: OK with all"));
+        } else {
+            tally.fail(format!("{gpu}: {}", bad.join(", ")));
+        }
+    }
+    tally.seen(
+        "no matrix",
+        "GPUs reach each other over NVLink",
+        "GPUs that do not reach all others",
+    )
+}

@@ -1,0 +1,430 @@
+//! RoCE: addresses, packet sizes, lossless priorities.
+
+use super::{Check, Seen, Tally};
+use crate::doctor::host::{Host, Qos};
+
+pub(super) const CHECKS: &[Check] = &[
+    Check {
+        id: "roc-01",
+        group: "roce",
+        about: "RoCE ports have a routable v2 address",
+        reads: "/sys/class/infiniband/*/ports/*/{gids,gid_attrs/types}",
+        cost: "with a wrong address connections end in error 12 after about 30 s (nccl#426)",
+        fix: "give the interface an IP address; cma_roce_mode -d DEVICE -m 2",
+        root: false,
+        look: addresses,
+    },
+    Check {
+        id: "roc-02",
+        group: "roce",
+        about: "NCCL_IB_GID_INDEX, if set, is a routable v2 address",
+        reads: "NCCL_IB_GID_INDEX, /sys/class/infiniband/*/ports/*/{gids,gid_attrs/types}",
+        cost: "index 0 is a link-local v1 address: nothing beyond the first router is reached",
+        fix: "unset NCCL_IB_GID_INDEX (NCCL 2.21 and later choose well)",
+        root: false,
+        look: address_index,
+    },
+    Check {
+        id: "roc-05",
+        group: "roce",
+        about: "RoCE interfaces carry packets of 4096 bytes",
+        reads: "/sys/class/net/*/mtu",
+        cost: "about 5 % of the bandwidth at 1500 (dgx-spark-playbooks#103)",
+        fix: "ip link set INTERFACE mtu 9000, on the switch too",
+        root: false,
+        look: packet_size,
+    },
+    Check {
+        id: "roc-07",
+        group: "roce",
+        about: "RoCE interfaces trust DSCP",
+        reads: "/sys/class/net/*/qos/trust, mlnx_qos -i",
+        cost: "RDMA lands in a lossy queue; drops take it to less than 1 GB/s (nccl#378)",
+        fix: "mlnx_qos -i INTERFACE --trust dscp",
+        root: false,
+        look: trust,
+    },
+    Check {
+        id: "roc-08",
+        group: "roce",
+        about: "flow control is on for exactly one priority",
+        reads: "mlnx_qos -i",
+        cost: "none: drops take RDMA to less than 1 GB/s (nccl#378); two: twice the risk of blocking",
+        fix: "mlnx_qos -i INTERFACE --pfc 0,0,0,1,0,0,0,0",
+        root: false,
+        look: flow_control,
+    },
+    Check {
+        id: "roc-09",
+        group: "roce",
+        about: "NCCL's traffic class goes to the priority with flow control",
+        reads: "NCCL_IB_TC, /sys/class/infiniband/*/tc/1/traffic_class, mlnx_qos -i",
+        cost: "class 0 is the lossy priority 0: drops take RDMA to less than 1 GB/s",
+        fix: "NCCL_IB_TC=106, or cma_roce_tos -d DEVICE -t 106",
+        root: false,
+        look: traffic_class,
+    },
+    Check {
+        id: "roc-10",
+        group: "roce",
+        about: "congestion notification is on for the lossless priority",
+        reads: "/sys/class/net/*/ecn/{roce_np,roce_rp}/enable/*",
+        cost: "without it flow control alone holds senders back: pauses spread through the fabric",
+        fix: "echo 1 > /sys/class/net/INTERFACE/ecn/roce_np/enable/3, and roce_rp",
+        root: false,
+        look: congestion,
+    },
+    Check {
+        id: "roc-11",
+        group: "roce",
+        about: "congestion notifications have a priority of their own",
+        reads: "/sys/class/net/*/ecn/roce_np/{cnp_dscp,cnp_802p_prio}, mlnx_qos -i",
+        cost: "notifications that queue behind data slow senders down too late",
+        fix: "echo 48 > /sys/class/net/INTERFACE/ecn/roce_np/cnp_dscp",
+        root: false,
+        look: notification,
+    },
+    Check {
+        id: "roc-12",
+        group: "roce",
+        about: "rdma_cm makes RoCE v2 connections",
+        reads: "/sys/kernel/config/rdma_cm/*/ports/*/default_roce_mode",
+        cost: "UCX and storage use v1, which no router passes on",
+        fix: "cma_roce_mode -d DEVICE -m 2",
+        root: true,
+        look: connection_manager,
+    },
+    Check {
+        id: "roc-15",
+        group: "roce",
+        about: "bonds spread connections over both ports",
+        reads: "/proc/net/bonding/*, NCCL_IB_QPS_PER_CONNECTION",
+        cost: "one connection uses one port: half of the bonded rate (nccl#1015)",
+        fix: "xmit_hash_policy=layer3+4 and NCCL_IB_QPS_PER_CONNECTION=2",
+        root: false,
+        look: bonds,
+    },
+    Check {
+        id: "roc-16",
+        group: "roce",
+        about: "rails in one subnet answer for their own address only",
+        reads: "/proc/net/route, /proc/sys/net/ipv4/conf/*/{arp_ignore,arp_announce}",
+        cost: "all traffic leaves on one rail: 8 rails become 1 (12.5 %)",
+        fix: "sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2; or one subnet a rail",
+        root: false,
+        look: arp,
+    },
+    Check {
+        id: "net-rp-filter",
+        group: "roce",
+        about: "rails in one subnet may receive what came over another",
+        reads: "/proc/net/route, /proc/sys/net/ipv4/conf/*/rp_filter",
+        cost: "packets that came in on the other rail are dropped: connections time out",
+        fix: "sysctl -w net.ipv4.conf.all.rp_filter=2",
+        root: false,
+        look: reverse_path,
+    },
+];
+
+fn is_routable(address: &str) -> bool {
+    !address.starts_with("fe80")
+}
+
+fn addresses(host: &Host) -> Seen {
+    let mut tally = Tally::default();
+    for (_, port) in host.roce_ports() {
+        let gids = host.gids(port);
+        if gids.iter().all(|(_, _, kind)| kind.is_empty()) {
+            tally.unknown(format!("{}: gid_attrs/types is not there", port.name));
+            continue;
+        }
+        let second: Vec<_> = gids.iter().filter(|(_, _, kind)| kind == "RoCE v2").collect();
+        let best = second.iter().find(|(_, address, _)| is_routable(address));
+        match (best, second.first()) {
+            (Some((index, address, _)), _) => {
+                tally.well(format!("{}: gids/{index} = {address}, RoCE v2", port.name))
+            }
+            (None, Some((index, address, _))) => {
+                tally.warn(format!("{}: gids/{index} = {address} only, link-local", port.name));
+            }
+            (None, None) => {
+                tally.fail(format!("{}: no address of RoCE v2 among {}", port.name, gids.len()))
+            }
+        }
+    }
+    tally.seen(
+        "no RoCE port",
+        "RoCE ports have a routable v2 address",
+        "RoCE ports without a routable v2 address",
+    )
+}
+
+fn address_index(host: &Host) -> Seen {
+    let Some(text) = host.variable("NCCL_IB_GID_INDEX") else {
+        return Seen::absent("NCCL_IB_GID_INDEX is not set");
+    };
+    if text == "-1" || host.roce_ports().is_empty() {
+        return Seen::absent("no RoCE port, or NCCL_IB_GID_INDEX leaves the choice to NCCL");
+    }
+    let Ok(wanted) = text.parse::<usize>() else {
+        return Seen::fail("NCCL_IB_GID_INDEX is no number", format!("NCCL_IB_GID_INDEX = {text}"));
+    };
+    let mut tally = Tally::default();
+    for (_, port) in host.roce_ports() {
+        match host.gids(port).into_iter().find(|(index, ..)| *index == wanted) {
+            Some((_, address, kind)) if kind == "RoCE v2" && is_routable(&address) => {
+                tally
+                    .warn(format!("{}: gids/{wanted} = {address}, {kind}; set by hand", port.name));
+            }
+            Some((_, address, kind)) => {
+                tally.fail(format!("{}: gids/{wanted} = {address}, {kind}", port.name))
+            }
+            None => tally.fail(format!("{}: gids/{wanted} is empty", port.name)),
+        }
+    }
+    tally.seen(
+        "no RoCE port",
+        "NCCL_IB_GID_INDEX fits",
+        "NCCL_IB_GID_INDEX is set: indices change when addresses do",
+    )
+}
+
+fn packet_size(host: &Host) -> Seen {
+    let mut tally = Tally::default();
+    for name in host.roce_interfaces() {
+        let path = format!("/sys/class/net/{name}/mtu");
+        let Some(mtu) = host.number(&path) else { continue };
+        let line = format!("{path} = {mtu}");
+        match mtu {
+            4200.. => tally.well(line),
+            1100..4200 => tally.warn(line),
+            _ => tally.fail(line),
+        }
+    }
+    tally.seen(
+        "no RoCE interface",
+        "RoCE interfaces carry packets of 4096 bytes",
+        "RoCE interfaces with a small MTU",
+    )
+}
+
+/// Asks what mlnx_qos says of every RoCE interface.
+fn each_qos(host: &Host, good: &str, bad: &str, look: impl Fn(&str, &Qos, &mut Tally)) -> Seen {
+    let mut tally = Tally::default();
+    for name in host.roce_interfaces() {
+        match host.qos(&name) {
+            Ok(qos) => look(&name, &qos, &mut tally),
+            Err(why) => tally.unknown(format!("{name}: {why}")),
+        }
+    }
+    tally.seen("no RoCE interface whose quality of service is known", good, bad)
+}
+
+fn trust(host: &Host) -> Seen {
+    each_qos(
+        host,
+        "RoCE interfaces trust DSCP",
+        "RoCE interfaces that do not trust DSCP",
+        |name, qos, tally| {
+            let Some(trust) = &qos.trust else { return };
+            let line = format!("{name}: trust = {trust}");
+            if trust == "dscp" { tally.well(line) } else { tally.fail(line) }
+        },
+    )
+}
+
+fn flow_control(host: &Host) -> Seen {
+    let good = "flow control is on for exactly one priority";
+    each_qos(
+        host,
+        good,
+        "RoCE interfaces with flow control on no or several priorities",
+        |name, qos, tally| {
+            let Some(on) = &qos.pfc else { return };
+            let line = format!("mlnx_qos -i {name}: PFC on priorities {on:?}");
+            match on.len() {
+                0 => tally.fail(line),
+                1 => tally.well(line),
+                _ => tally.warn(line),
+            }
+        },
+    )
+}
+
+fn traffic_class(host: &Host) -> Seen {
+    let set = host.variable("NCCL_IB_TC").and_then(|text| text.parse::<u32>().ok());
+    let mut tally = Tally::default();
+    for (hca, port) in host.roce_ports() {
+        let path = format!("/sys/class/infiniband/{}/tc/1/traffic_class", hca.name);
+        let global =
+            host.text(&path).and_then(|text| text.rsplit('=').next()?.trim().parse::<u32>().ok());
+        let class = set.or(global).unwrap_or(0);
+        for name in &hca.interfaces {
+            let Ok(qos) = host.qos(name) else { continue };
+            let Some(on) = qos.pfc.as_ref().filter(|on| !on.is_empty()) else { continue };
+            let priority = qos.priority(class >> 2);
+            let line = format!(
+                "{} ({name}): class {class} is priority {priority}; PFC on {on:?}",
+                port.name
+            );
+            if on.contains(&priority) {
+                tally.well(line);
+            } else if set.is_none() && global.is_none() {
+                tally.warn(format!("{line}; NCCL_IB_TC is not set"));
+            } else {
+                tally.fail(line);
+            }
+        }
+    }
+    tally.seen(
+        "no RoCE interface with flow control",
+        "NCCL's traffic goes to the priority with flow control",
+        "NCCL's traffic goes to a priority without flow control",
+    )
+}
+
+/// The priority with flow control, 3 where it is not known.
+fn lossless(host: &Host, interface: &str) -> usize {
+    host.qos(interface).ok().and_then(|qos| qos.pfc?.first().copied()).unwrap_or(3)
+}
+
+fn congestion(host: &Host) -> Seen {
+    let mut tally = Tally::default();
+    for name in host.roce_interfaces() {
+        let priority = lossless(host, &name);
+        let side = |side: &str| {
+            host.number(&format!("/sys/class/net/{name}/ecn/{side}/enable/{priority}"))
+        };
+        let (Some(notify), Some(react)) = (side("roce_np"), side("roce_rp")) else { continue };
+        let line = format!(
+            "/sys/class/net/{name}/ecn: roce_np/enable/{priority} = {notify}, roce_rp/enable/{priority} = {react}"
+        );
+        match (notify, react) {
+            (1, 1) => tally.well(line),
+            (0, 0) => tally.fail(line),
+            _ => tally.warn(line),
+        }
+    }
+    tally.seen(
+        "no RoCE interface shows it",
+        "congestion notification is on",
+        "RoCE interfaces without congestion notification",
+    )
+}
+
+fn notification(host: &Host) -> Seen {
+    let mut tally = Tally::default();
+    for name in host.roce_interfaces() {
+        let path = format!("/sys/class/net/{name}/ecn/roce_np/cnp_dscp");
+        let Some(point) = host.number(&path).and_then(|point| u32::try_from(point).ok()) else {
+            continue;
+        };
+        let qos = host.qos(&name).unwrap_or_default();
+        let (own, data) = (qos.priority(point), lossless(host, &name));
+        let line = format!("{path} = {point}: priority {own}; data has {data}");
+        if own == data { tally.warn(line) } else { tally.well(line) }
+    }
+    tally.seen(
+        "no RoCE interface shows it",
+        "notifications have a priority of their own",
+        "notifications share the priority of data",
+    )
+}
+
+fn connection_manager(host: &Host) -> Seen {
+    let mut tally = Tally::default();
+    let folder = "/sys/kernel/config/rdma_cm";
+    for hca in host.list(folder) {
+        for port in host.list(&format!("{folder}/{hca}/ports")) {
+            let path = format!("{folder}/{hca}/ports/{port}/default_roce_mode");
+            let Some(mode) = host.text(&path) else { continue };
+            let line = format!("{path} = {mode}");
+            if mode == "RoCE v2" { tally.well(line) } else { tally.warn(line) }
+        }
+    }
+    tally.seen(
+        "rdma_cm is not configured here",
+        "rdma_cm makes RoCE v2 connections",
+        "devices on which rdma_cm makes v1 connections",
+    )
+}
+
+fn bonds(host: &Host) -> Seen {
+    let mut tally = Tally::default();
+    for name in host.list("/proc/net/bonding") {
+        let Some(text) = host.text(&format!("/proc/net/bonding/{name}")) else { continue };
+        let field = |key: &str| {
+            text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim).unwrap_or("")
+        };
+        let (mode, hash) = (field("Bonding Mode:"), field("Transmit Hash Policy:"));
+        let slaves = text.lines().filter(|line| line.starts_with("Slave Interface:")).count();
+        let line = format!("/proc/net/bonding/{name}: {mode}, hash {hash}, {slaves} ports");
+        let balances = mode.contains("802.3ad") || mode.contains("balance") || mode.contains("xor");
+        let by_flow = hash.starts_with("layer3+4")
+            || hash.starts_with("encap3+4")
+            || hash.starts_with("vlan");
+        if slaves < 2 || !balances || by_flow { tally.well(line) } else { tally.warn(line) }
+    }
+    tally.seen(
+        "no bond",
+        "bonds spread connections",
+        "bonds that put all connections of a peer on one port",
+    )
+}
+
+/// Interfaces that share a subnet with another device's.
+fn crowded(host: &Host) -> Vec<(String, Vec<String>)> {
+    let is_device = |name: &String| host.nics().iter().any(|nic| nic.name == *name);
+    let subnets = host.subnets().into_iter();
+    let mut found: Vec<(String, Vec<String>)> = subnets
+        .map(|(subnet, names)| (subnet, names.into_iter().filter(is_device).collect()))
+        .collect();
+    found.retain(|(_, names)| names.len() > 1);
+    found
+}
+
+fn conf(host: &Host, interface: &str, name: &str) -> i64 {
+    // The kernel takes the larger of the two.
+    let one =
+        |who: &str| host.number(&format!("/proc/sys/net/ipv4/conf/{who}/{name}")).unwrap_or(0);
+    one("all").max(one(interface))
+}
+
+fn arp(host: &Host) -> Seen {
+    let mut tally = Tally::default();
+    for (_, names) in crowded(host) {
+        for name in &names {
+            let (ignore, announce) =
+                (conf(host, name, "arp_ignore"), conf(host, name, "arp_announce"));
+            let line = format!(
+                "{name} shares a subnet with {} others: arp_ignore = {ignore}, arp_announce = {announce}",
+                names.len() - 1
+            );
+            if ignore >= 1 && announce == 2 { tally.well(line) } else { tally.fail(line) }
+        }
+    }
+    tally.seen(
+        "no two devices in one subnet",
+        "rails answer for their own address only",
+        "rails that answer for each other's addresses",
+    )
+}
+
+fn reverse_path(host: &Host) -> Seen {
+    let mut tally = Tally::default();
+    for (_, names) in crowded(host) {
+        for name in &names {
+            let filter = conf(host, name, "rp_filter");
+            let line = format!(
+                "{name} shares a subnet with {} others: rp_filter = {filter}",
+                names.len() - 1
+            );
+            if filter == 1 { tally.fail(line) } else { tally.well(line) }
+        }
+    }
+    tally.seen(
+        "no two devices in one subnet",
+        "rails may receive what came over another",
+        "rails that drop what came over another",
+    )
+}

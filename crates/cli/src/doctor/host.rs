@@ -1,0 +1,417 @@
+//! One machine, live or copied, as the checks see it: files, outputs of programs, devices.
+//!
+//! *Invariant*: everything is read through a [`Root`] or from a program with a time limit, once, and nothing
+//! is changed. What may not be read is remembered, so that the doctor can say what more root would see.
+
+mod counters;
+mod kernel_log;
+mod lspci;
+mod net;
+mod pci;
+mod programs;
+mod qos;
+mod rdma;
+mod smi;
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use ringway::topo::{Root, RootError};
+
+pub(crate) use self::counters::Counters;
+pub(crate) use self::kernel_log::KernelLog;
+pub(crate) use self::net::{Nic, maximums};
+pub(crate) use self::pci::{Distance, Pci, link_gigabytes};
+pub(crate) use self::qos::Qos;
+pub(crate) use self::rdma::{Hca, Port};
+pub(crate) use self::smi::{Gpu, Smi, active_links, link_errors, matrix};
+use super::sources;
+
+/// Bytes of a text file that are read; /proc/cpuinfo of 512 processors is more than 1 MiB.
+pub(crate) const FILE_BYTES: u64 = 4 << 20;
+
+/// Bytes of a configuration space.
+const CONFIG_BYTES: u64 = 4096;
+
+/// Characters of a value in evidence.
+const SHOWN: usize = 160;
+
+/// The machine.
+#[derive(Debug)]
+pub(crate) struct Host {
+    root: Root,
+    files: RefCell<BTreeMap<String, Result<Option<String>, RootError>>>,
+    folders: RefCell<BTreeMap<String, Vec<String>>>,
+    kept: RefCell<BTreeMap<String, Result<String, String>>>,
+    configs: RefCell<BTreeMap<String, Result<pci::Config, String>>>,
+    denied: RefCell<BTreeSet<String>>,
+    outputs: OnceCell<BTreeMap<String, Result<String, String>>>,
+    manifest: OnceCell<BTreeMap<String, String>>,
+    facts: OnceCell<BTreeMap<String, String>>,
+    environment: OnceCell<BTreeMap<String, String>>,
+    pci: OnceCell<Vec<Pci>>,
+    lspci: OnceCell<BTreeMap<String, lspci::Device>>,
+    hcas: OnceCell<Vec<Hca>>,
+    nics: OnceCell<Vec<Nic>>,
+    smi: OnceCell<Result<Smi, String>>,
+    log: OnceCell<Result<KernelLog, String>>,
+}
+
+impl Host {
+    /// A machine seen through a root.
+    pub(crate) fn new(root: Root) -> Self {
+        Self {
+            root,
+            files: RefCell::default(),
+            folders: RefCell::default(),
+            kept: RefCell::default(),
+            configs: RefCell::default(),
+            denied: RefCell::default(),
+            outputs: OnceCell::new(),
+            manifest: OnceCell::new(),
+            facts: OnceCell::new(),
+            environment: OnceCell::new(),
+            pci: OnceCell::new(),
+            lspci: OnceCell::new(),
+            hcas: OnceCell::new(),
+            nics: OnceCell::new(),
+            smi: OnceCell::new(),
+            log: OnceCell::new(),
+        }
+    }
+
+    /// The tree it is read from.
+    pub(crate) fn root(&self) -> &Root {
+        &self.root
+    }
+
+    /// The machine's name, or that of its folder.
+    pub(crate) fn name(&self) -> String {
+        let folder =
+            || self.root.folder().file_name().map(|name| name.to_string_lossy().into_owned());
+        self.text("/proc/sys/kernel/hostname")
+            .map(|name| shown(&name))
+            .filter(|name| !name.is_empty())
+            .or_else(folder)
+            .unwrap_or_else(|| "this machine".to_owned())
+    }
+
+    /// The text of a file.
+    pub(crate) fn read(&self, path: &str) -> Result<Option<String>, RootError> {
+        if let Some(known) = self.files.borrow().get(path) {
+            return known.clone();
+        }
+        debug_assert!(sources::covers(path), "{path} is not in sources.rs");
+        let found = self.root.read_at_most(path, FILE_BYTES);
+        self.note(&found);
+        self.files.borrow_mut().insert(path.to_owned(), found.clone());
+        found
+    }
+
+    /// The text of a file, where there is one that may be read.
+    pub(crate) fn text(&self, path: &str) -> Option<String> {
+        self.read(path).ok().flatten().map(|text| text.trim().to_owned())
+    }
+
+    /// The number in a file.
+    pub(crate) fn number(&self, path: &str) -> Option<i64> {
+        let text = self.text(path)?;
+        match text.strip_prefix("0x") {
+            Some(digits) => i64::from_str_radix(digits, 16).ok(),
+            None => text.parse().ok(),
+        }
+    }
+
+    /// Names in a folder.
+    pub(crate) fn list(&self, path: &str) -> Vec<String> {
+        if let Some(known) = self.folders.borrow().get(path) {
+            return known.clone();
+        }
+        debug_assert!(sources::covers_folder(path), "{path} is not in sources.rs");
+        let found = self.root.list(path);
+        self.note(&found);
+        let names = found.unwrap_or_default();
+        self.folders.borrow_mut().insert(path.to_owned(), names.clone());
+        names
+    }
+
+    /// Whether something is there.
+    pub(crate) fn exists(&self, path: &str) -> bool {
+        debug_assert!(sources::covers(path), "{path} is not in sources.rs");
+        self.root.exists(path)
+    }
+
+    /// The last name of where a link leads: a driver, a device's address.
+    pub(crate) fn link_name(&self, path: &str) -> Option<String> {
+        debug_assert!(sources::covers(path), "{path} is not in sources.rs");
+        let target = self.root.link(path).ok().flatten().filter(|target| target != path)?;
+        Path::new(&target).file_name().map(|name| name.to_string_lossy().into_owned())
+    }
+
+    fn config_bytes(&self, path: &str) -> Result<Option<Vec<u8>>, RootError> {
+        debug_assert!(sources::covers(path), "{path} is not in sources.rs");
+        let found = self.root.bytes_at_most(path, CONFIG_BYTES);
+        self.note(&found);
+        found
+    }
+
+    fn note<T>(&self, found: &Result<T, RootError>) {
+        if let Err(RootError::Denied { path }) = found {
+            self.denied.borrow_mut().insert(path.clone());
+        }
+    }
+
+    fn note_denied(&self, what: &str) {
+        self.denied.borrow_mut().insert(what.to_owned());
+    }
+
+    /// What this user may not read.
+    pub(crate) fn denied(&self) -> Vec<String> {
+        self.denied.borrow().iter().cloned().collect()
+    }
+
+    /// What a program printed, or why that is not known. The programs of a live machine are all run at
+    /// the first question, side by side.
+    pub(crate) fn output(&self, name: &str) -> Result<String, String> {
+        debug_assert!(
+            sources::PROGRAMS.iter().any(|program| name.starts_with(program.name)),
+            "{name} is not in sources.rs"
+        );
+        if !self.root.is_live() {
+            if let Some(known) = self.kept.borrow().get(name) {
+                return known.clone();
+            }
+            let found = self.kept_output(name);
+            self.kept.borrow_mut().insert(name.to_owned(), found.clone());
+            return found;
+        }
+        match self.outputs().get(name) {
+            Some(found) => found.clone(),
+            None => Err(format!("{name} was not run")),
+        }
+    }
+
+    /// What a program printed when the tree was copied.
+    fn kept_output(&self, name: &str) -> Result<String, String> {
+        match self.root.command_output(name) {
+            Ok(Some(text)) => Ok(text),
+            Ok(None) => Err(match self.manifest().get(name) {
+                Some(why) => format!("{name} gave nothing when the snapshot was made: {why}"),
+                None => format!("commands/{name}.txt is not in the tree"),
+            }),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Output and failure of every program that was run on this live machine.
+    pub(crate) fn outputs(&self) -> &BTreeMap<String, Result<String, String>> {
+        self.outputs.get_or_init(|| {
+            let interfaces: Vec<&str> = self.nics().iter().map(|nic| nic.name.as_str()).collect();
+            let outputs = programs::run_all(&interfaces);
+            for (name, output) in &outputs {
+                if output.as_ref().is_err_and(|why| programs::is_denial(why)) {
+                    self.note_denied(&format!("the output of {name}"));
+                }
+            }
+            outputs
+        })
+    }
+
+    /// Why programs gave nothing, from the snapshot's list.
+    fn manifest(&self) -> &BTreeMap<String, String> {
+        self.manifest.get_or_init(|| {
+            let text = self.root.read("/manifest.json").ok().flatten().unwrap_or_default();
+            let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+            let missing = json["missing"].as_array().cloned().unwrap_or_default();
+            let entry = |one: &serde_json::Value| {
+                let what = one["what"].as_str()?.strip_prefix("commands/")?.strip_suffix(".txt")?;
+                Some((what.to_owned(), shown(one["why"].as_str()?)))
+            };
+            missing.iter().filter_map(entry).collect()
+        })
+    }
+
+    /// What is in no file: sizes of file systems, who asks. `commands/ringway.txt` in a copied tree.
+    pub(crate) fn fact(&self, name: &str) -> Option<String> {
+        self.facts().get(name).cloned()
+    }
+
+    /// All of them.
+    pub(crate) fn facts(&self) -> &BTreeMap<String, String> {
+        self.facts.get_or_init(|| {
+            if self.root.is_live() {
+                return programs::live_facts();
+            }
+            let text = self.root.command_output("ringway").ok().flatten().unwrap_or_default();
+            pairs(&text, " = ")
+        })
+    }
+
+    /// A number that is in no file.
+    pub(crate) fn fact_number(&self, name: &str) -> Option<u64> {
+        self.fact(name)?.parse().ok()
+    }
+
+    /// The variables that concern collectives; those of /etc/nccl.conf below them.
+    pub(crate) fn environment(&self) -> &BTreeMap<String, String> {
+        self.environment.get_or_init(|| {
+            let mut all = BTreeMap::new();
+            for line in self.text("/etc/nccl.conf").unwrap_or_default().lines() {
+                let line = line.trim();
+                if let Some((name, value)) = line.split_once('=')
+                    && !line.starts_with('#')
+                {
+                    all.insert(name.trim().to_owned(), value.trim().to_owned());
+                }
+            }
+            if self.root.is_live() {
+                let wanted = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+                    let name = name.into_string().ok()?;
+                    let value = value.to_string_lossy().into_owned();
+                    sources::is_wanted_variable(&name).then_some((name, value))
+                };
+                all.extend(std::env::vars_os().filter_map(wanted));
+            } else {
+                let text = self.root.command_output("environment").ok().flatten();
+                all.extend(pairs(&text.unwrap_or_default(), "="));
+            }
+            all
+        })
+    }
+
+    /// Whether variables are known: a copied tree may hold none.
+    pub(crate) fn knows_variables(&self) -> bool {
+        self.root.is_live()
+            || self.root.command_output("environment").is_ok_and(|text| text.is_some())
+    }
+
+    /// Whether it is known which modules are loaded: a copied tree may not hold the list.
+    pub(crate) fn knows_modules(&self) -> bool {
+        !self.list("/sys/module").is_empty()
+    }
+
+    /// A variable's value.
+    pub(crate) fn variable(&self, name: &str) -> Option<&str> {
+        self.environment().get(name).map(String::as_str)
+    }
+
+    /// A word of the kernel's command line: the value of `name=value`, empty for a plain `name`.
+    pub(crate) fn kernel_argument(&self, name: &str) -> Option<String> {
+        let line = self.text("/proc/cmdline")?;
+        line.split_whitespace().find_map(|word| match word.split_once('=') {
+            Some((key, value)) => (key == name).then(|| value.to_owned()),
+            None => (word == name).then(String::new),
+        })
+    }
+
+    /// Whether it is a virtual machine.
+    pub(crate) fn is_virtual(&self) -> bool {
+        let text = self.text("/proc/cpuinfo").unwrap_or_default();
+        let flags = text.lines().find(|line| line.starts_with("flags"));
+        flags.is_some_and(|line| line.split_whitespace().any(|flag| flag == "hypervisor"))
+    }
+
+    /// Whether the processor is AMD's.
+    pub(crate) fn is_amd(&self) -> bool {
+        self.text("/proc/cpuinfo").is_some_and(|text| text.contains("AuthenticAMD"))
+    }
+
+    /// Whether the files were read from inside a container.
+    pub(crate) fn is_container(&self) -> bool {
+        let marks = ["docker", "kubepods", "containerd", "/lxc", "libpod"];
+        let group = self.text("/proc/1/cgroup").unwrap_or_default();
+        self.exists("/.dockerenv")
+            || self.exists("/run/.containerenv")
+            || marks.iter().any(|mark| group.contains(mark))
+    }
+
+    /// Sockets, from what the processors say.
+    pub(crate) fn sockets(&self) -> usize {
+        let cpus = self.list("/sys/devices/system/cpu");
+        let packages: BTreeSet<i64> = cpus
+            .iter()
+            .filter(|name| name.strip_prefix("cpu").is_some_and(is_number))
+            .filter_map(|name| {
+                self.number(&format!("/sys/devices/system/cpu/{name}/topology/physical_package_id"))
+            })
+            .collect();
+        packages.len().max(1)
+    }
+
+    /// NUMA nodes by number.
+    pub(crate) fn nodes(&self) -> Vec<String> {
+        let mut names = self.list("/sys/devices/system/node");
+        names.retain(|name| name.strip_prefix("node").is_some_and(is_number));
+        names
+    }
+
+    /// A line `Name: value` of /proc/meminfo, in bytes.
+    pub(crate) fn memory(&self, name: &str) -> Option<u64> {
+        let text = self.text("/proc/meminfo")?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        let mut words = line.split_whitespace();
+        let number: u64 = words.next()?.parse().ok()?;
+        Some(if words.next() == Some("kB") { number.saturating_mul(1024) } else { number })
+    }
+
+    /// A limit of this process: soft value of a line of /proc/self/limits; `u64::MAX` is none.
+    pub(crate) fn limit(&self, name: &str) -> Option<u64> {
+        let text = self.text("/proc/self/limits")?;
+        let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+        match line.split_whitespace().next()? {
+            "unlimited" => Some(u64::MAX),
+            number => number.parse().ok(),
+        }
+    }
+
+    /// Whether this process has a capability, by its bit.
+    pub(crate) fn has_capability(&self, bit: u32) -> Option<bool> {
+        let text = self.text("/proc/self/status")?;
+        let mask = text.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+        let mask = u64::from_str_radix(mask.trim(), 16).ok()?;
+        Some(mask >> bit & 1 == 1)
+    }
+
+    /// The kernel's version as numbers.
+    pub(crate) fn kernel(&self) -> Option<(u32, u32)> {
+        let text = self.text("/proc/sys/kernel/osrelease")?;
+        let mut parts = text.split(|c: char| !c.is_ascii_digit());
+        Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+    }
+}
+
+/// Lines `name<mark>value`.
+fn pairs(text: &str, mark: &str) -> BTreeMap<String, String> {
+    let pair =
+        |line: &str| line.split_once(mark).map(|(a, b)| (a.trim().to_owned(), b.trim().to_owned()));
+    text.lines().filter_map(pair).collect()
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// A value as evidence shows it: one line, not too long.
+pub(crate) fn shown(text: &str) -> String {
+    let mut line: String =
+        text.trim().chars().map(|c| if c.is_control() { ' ' } else { c }).take(SHOWN + 1).collect();
+    if line.chars().count() > SHOWN {
+        line = line.chars().take(SHOWN).chain("…".chars()).collect();
+    }
+    line
+}
+
+/// The numbers of a list such as `0-3,8`; nothing for what is no list or names more than 64 Ki numbers.
+pub(crate) fn number_list(text: &str) -> Option<BTreeSet<u32>> {
+    let mut all = BTreeSet::new();
+    for part in text.trim().split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (u32, u32) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        if last.checked_sub(first)? > 1 << 16 || all.len() > 1 << 16 {
+            return None;
+        }
+        all.extend(first..=last);
+    }
+    Some(all)
+}

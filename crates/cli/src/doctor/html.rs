@@ -1,0 +1,158 @@
+//! The report as one page for a browser: no script, nothing from a network, light and dark by the reader's
+//! choice.
+//!
+//! *Invariant*: everything that was read from a machine is escaped.
+
+use std::fmt::Write as _;
+
+use super::examine::Examined;
+use super::finding::{Finding, Verdict};
+use super::fleet::Fleet;
+
+const STYLE: &str = "\
+:root{color-scheme:light dark;--paper:#fff;--ink:#1b1f24;--soft:#59636e;--line:#d8dee4;--card:#f6f8fa;\
+--fail:#b42318;--warn:#8a5a00;--unknown:#0b6e99;--ok:#1a7f37}\
+@media(prefers-color-scheme:dark){:root{--paper:#0e1116;--ink:#e6edf3;--soft:#9198a1;--line:#30363d;--card:#161b22;\
+--fail:#ff7b72;--warn:#e3b341;--unknown:#79c0ff;--ok:#56d364}}\
+body{margin:0 auto;max-width:60rem;padding:2rem 1rem;background:var(--paper);color:var(--ink);\
+font:16px/1.5 system-ui,sans-serif}\
+h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}\
+.soft{color:var(--soft)}article{border:1px solid var(--line);border-left:.3rem solid var(--soft);\
+border-radius:.4rem;background:var(--card);padding:.6rem .9rem;margin:.6rem 0;overflow-wrap:anywhere}\
+article p{margin:.2rem 0}.fail{border-left-color:var(--fail)}.warn{border-left-color:var(--warn)}\
+.unknown{border-left-color:var(--unknown)}.pass{border-left-color:var(--ok)}\
+.word{font-weight:600;text-transform:uppercase;font-size:.8rem;letter-spacing:.04em}\
+.fail .word{color:var(--fail)}.warn .word{color:var(--warn)}.unknown .word{color:var(--unknown)}\
+.pass .word{color:var(--ok)}code,li{font:13px/1.5 ui-monospace,monospace}ul{margin:.3rem 0;padding-left:1.2rem}\
+table{border-collapse:collapse}td{padding:.1rem 1rem .1rem 0;vertical-align:top}\
+details>summary{cursor:pointer;margin:1rem 0 .3rem}";
+
+/// The whole page.
+pub(super) fn page(machines: &[Examined], fleet: Option<&Fleet>) -> String {
+    let title = match machines {
+        [one] => one.name.clone(),
+        many => format!("{} machines", many.len()),
+    };
+    let mut page = String::new();
+    let _ = write!(
+        page,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
+         content=\"width=device-width\">\n<title>ringway doctor: {0}</title>\n<style>{STYLE}</style>\n</head>\n\
+         <body>\n<h1>{0}</h1>\n",
+        escaped(&title)
+    );
+    match (fleet, machines) {
+        (Some(fleet), _) => {
+            let merged = fleet.merged(machines);
+            findings(&mut page, &merged.findings);
+            let _ = writeln!(page, "<h2>Machines</h2>\n<table>");
+            for machine in machines {
+                let count = |verdict| {
+                    machine.report.findings.iter().filter(|f| f.verdict == verdict).count()
+                };
+                let _ = writeln!(
+                    page,
+                    "<tr><td>{}</td><td>{} failures</td><td>{} warnings</td></tr>",
+                    escaped(&machine.name),
+                    count(Verdict::Fail),
+                    count(Verdict::Warn)
+                );
+            }
+            page.push_str("</table>\n");
+        }
+        (None, machines) => {
+            for machine in machines {
+                findings(&mut page, &machine.report.findings);
+                page.push_str("<h2>Seen</h2>\n<table>\n");
+                for fact in &machine.report.facts {
+                    let _ = writeln!(
+                        page,
+                        "<tr><td>{}</td><td>{}</td></tr>",
+                        escaped(&fact.name),
+                        escaped(&fact.value)
+                    );
+                }
+                page.push_str("</table>\n");
+            }
+        }
+    }
+    page.push_str("</body>\n</html>\n");
+    page
+}
+
+fn findings(page: &mut String, all: &[Finding]) {
+    let count = |verdict| all.iter().filter(|finding| finding.verdict == verdict).count();
+    let _ = writeln!(
+        page,
+        "<p class=\"soft\">{} failures, {} warnings, {} unknown, {} well</p>",
+        count(Verdict::Fail),
+        count(Verdict::Warn),
+        count(Verdict::Unknown),
+        count(Verdict::Pass)
+    );
+    for (verdict, heading) in
+        [(Verdict::Fail, "Failures"), (Verdict::Warn, "Warnings"), (Verdict::Unknown, "Not known")]
+    {
+        if count(verdict) > 0 {
+            let _ = writeln!(page, "<h2>{heading}</h2>");
+            all.iter()
+                .filter(|finding| finding.verdict == verdict)
+                .for_each(|finding| article(page, finding));
+        }
+    }
+    if count(Verdict::Pass) > 0 {
+        let _ =
+            writeln!(page, "<details><summary>{} checks are well</summary>", count(Verdict::Pass));
+        all.iter()
+            .filter(|finding| finding.verdict == Verdict::Pass)
+            .for_each(|finding| article(page, finding));
+        page.push_str("</details>\n");
+    }
+}
+
+fn article(page: &mut String, finding: &Finding) {
+    let class = match finding.verdict {
+        Verdict::Fail => "fail",
+        Verdict::Warn => "warn",
+        Verdict::Unknown => "unknown",
+        Verdict::Pass => "pass",
+    };
+    let _ = writeln!(
+        page,
+        "<article class=\"{class}\" id=\"{id}\"><p><span class=\"word\">{class}</span> {} <span class=\"soft\">{} · {id}</span></p>",
+        escaped(&finding.title),
+        escaped(&finding.group),
+        id = escaped(&finding.id),
+    );
+    if let Some(cost) = &finding.cost {
+        let _ = writeln!(page, "<p><span class=\"soft\">costs</span> {}</p>", escaped(cost));
+    }
+    if let Some(fix) = &finding.fix {
+        let _ =
+            writeln!(page, "<p><span class=\"soft\">fix</span> <code>{}</code></p>", escaped(fix));
+    }
+    if !finding.evidence.is_empty() {
+        page.push_str("<ul>");
+        for line in &finding.evidence {
+            let _ = write!(page, "<li>{}</li>", escaped(line));
+        }
+        page.push_str("</ul>\n");
+    }
+    page.push_str("</article>\n");
+}
+
+fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            c if c.is_control() => safe.push(' '),
+            c => safe.push(c),
+        }
+    }
+    safe
+}

@@ -1,0 +1,274 @@
+//! Snapshots there and back, without secrets, and archives made to hurt.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ringway::topo::Root;
+
+use super::gather::{Entry, Taken, gather};
+use super::pack;
+use super::secrets::{Mask, removed};
+use super::unpack::Unpacked;
+use crate::doctor::host::Host;
+use crate::doctor::tests::look;
+use crate::doctor::tests::tree::Tree;
+
+/// A file that goes away.
+struct Packed(PathBuf);
+
+impl Packed {
+    fn new(bytes: &[u8]) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir()
+            .join(format!("ringway-packed-{}-{number}.tar.zst", std::process::id()));
+        fs::write(&path, bytes).unwrap();
+        Self(path)
+    }
+}
+
+impl Drop for Packed {
+    fn drop(&mut self) {
+        let _gone = fs::remove_file(&self.0);
+    }
+}
+
+fn taken(tree: &Tree, anonymous: bool) -> Taken {
+    gather(&Host::new(Root::at(tree.folder())), anonymous, 1_700_000_000).unwrap()
+}
+
+fn examined(bytes: &[u8]) -> crate::doctor::examine::Examined {
+    let packed = Packed::new(bytes);
+    let unpacked = Unpacked::open(&packed.0).unwrap();
+    let host = Host::new(Root::at(unpacked.folder()));
+    crate::doctor::examine::examine(&host, &crate::doctor::checks::all())
+}
+
+#[test]
+fn the_doctor_says_the_same_of_a_snapshot_as_of_the_machine() {
+    let mut tree = Tree::healthy();
+    tree.put("/sys/class/infiniband/mlx5_3/fw_ver", "28.35.2000");
+    tree.append(
+        "/commands/dmesg.txt",
+        "[99.0] NVRM: Xid (PCI:0000:13:00): 79, GPU has fallen off the bus.",
+    );
+    let direct = look(&tree);
+    let bytes = pack(&taken(&tree, false)).unwrap();
+    let packed = examined(&bytes);
+    assert_eq!(direct.report, packed.report);
+    assert_eq!(direct.traits, packed.traits);
+    assert!(bytes.len() < 200 << 10, "{} bytes", bytes.len());
+    // The same machine at the same time gives the same bytes.
+    assert_eq!(bytes, pack(&taken(&tree, false)).unwrap());
+}
+
+#[test]
+fn links_of_sys_stay_links() {
+    let tree = Tree::healthy();
+    let taken = taken(&tree, false);
+    let link = &taken.entries["sys/bus/pci/devices/0000:13:00.0"];
+    assert_eq!(
+        *link,
+        Entry::Link(
+            "../../../devices/pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:00.0/0000:13:00.0"
+                .to_owned()
+        )
+    );
+}
+
+#[test]
+fn an_anonymous_snapshot_gives_the_same_verdicts_and_no_names() {
+    let mut tree = Tree::healthy();
+    tree.append("/commands/dmesg.txt", "[9.0] node1 saw 192.168.17.5 and fe80:0000:0000:0000:a088:c2ff:fead:ea01 at aa:bb:cc:dd:ee:ff");
+    let direct = look(&tree);
+    let taken = taken(&tree, true);
+    let mut all = String::from_utf8(taken.manifest.clone()).unwrap();
+    for entry in taken.entries.values() {
+        if let Entry::File(bytes) = entry {
+            all.push_str(&String::from_utf8_lossy(bytes));
+        }
+    }
+    for name in ["node1", "192.168.17.5", "a088:c203", "aa:bb:cc", "0a00:0001", "0000000A"] {
+        assert!(!all.contains(name), "{name} is still there");
+    }
+    assert!(all.contains("6.8.0-60-generic") && all.contains("28.39.1002"), "versions must stay");
+    let packed = examined(&pack(&taken).unwrap());
+    let verdicts = |found: &crate::doctor::examine::Examined| -> Vec<_> {
+        found.report.findings.iter().map(|finding| (finding.id.clone(), finding.verdict)).collect()
+    };
+    assert_eq!(verdicts(&direct), verdicts(&packed));
+}
+
+#[test]
+fn secrets_are_taken_out() {
+    let text = "NCCL_DEBUG=INFO MY_SECRET=hunter2 X=1\nHF_TOKEN=abc\ntoken: xyz\nproxy=http://me:pw@host:1/p\n\
+                -----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\nRINGWAY_SECRET_FILE=/etc/key\nend\n";
+    let (clean, count) = removed(text);
+    assert_eq!(
+        clean,
+        "NCCL_DEBUG=INFO MY_SECRET=REMOVED X=1\nHF_TOKEN=REMOVED\ntoken: REMOVED\nproxy=http://me:pw@host:1/p\n\
+         REMOVED\nRINGWAY_SECRET_FILE=/etc/key\nend\n"
+            .replace("http://me:pw@", "http://me:REMOVED@")
+    );
+    assert_eq!(count, 5);
+    let mut tree = Tree::healthy();
+    tree.append("/commands/environment.txt", "NCCL_AUTH_TOKEN=hunter2");
+    tree.replace("/proc/cmdline", "ro ", "ro cloud.password=hunter2 ");
+    let taken = taken(&tree, false);
+    for entry in taken.entries.values() {
+        if let Entry::File(bytes) = entry {
+            assert!(!String::from_utf8_lossy(bytes).contains("hunter2"));
+        }
+    }
+    assert!(String::from_utf8(taken.manifest).unwrap().contains("\"secrets_left_out\": 2"));
+}
+
+#[test]
+fn masks_keep_what_a_value_is() {
+    let mask = Mask::new("node1").unwrap();
+    let keeps = |text: &str| assert_eq!(mask.text(text), text);
+    for text in [
+        "28.39.1002",
+        "0000:1b:00.0",
+        "127.0.0.1",
+        "0000:0000:0000:0000",
+        "570.10.01",
+        "4: ACTIVE",
+        "12:00:05",
+        "0x10de",
+    ] {
+        keeps(text);
+    }
+    assert!(mask.text("fe80:0000:0000:0000:1:2").starts_with("fe80"));
+    let gid = mask.text("fe80:0000:0000:0000:a088:c2ff:fead:ea01");
+    assert!(gid.starts_with("fe80:0000:0000:0000:") && !gid.contains("a088"), "{gid}");
+    let four = mask.text("0000:0000:0000:0000:0000:ffff:0a00:0001");
+    assert!(
+        four.starts_with("0000:0000:0000:0000:0000:ffff:") && !four.ends_with("0a00:0001"),
+        "{four}"
+    );
+    assert_eq!(
+        mask.text("10.1.2.3 10.1.2.3").split(' ').collect::<std::collections::BTreeSet<_>>().len(),
+        1
+    );
+    assert!(mask.text("node1.example.org").starts_with("host-"));
+    for (text, gone) in [
+        ("tcp://10.1.2.3:8080/x", "10.1.2.3"),
+        ("10.1.2.3-10.1.2.9", "10.1.2."),
+        ("fe80::a088:c2ff:fead:ea01%eth0", "a088"),
+        ("2a01:4f8:1:2::3", "4f8"),
+    ] {
+        let masked = mask.text(text);
+        assert!(!masked.contains(gone), "{text}: {masked}");
+    }
+    assert!(mask.text("10.1.2.3:8080").ends_with(":8080"));
+    assert_eq!(mask.text("::1 0.0.0.0:2024"), "::1 0.0.0.0:2024");
+    assert!(!mask.text("    Serial Number : 1324521052681").contains("1324521052681"));
+}
+
+/// An archive with one entry.
+fn archive(build: impl FnOnce(&mut tar::Builder<Vec<u8>>)) -> Vec<u8> {
+    let mut builder = tar::Builder::new(Vec::new());
+    build(&mut builder);
+    let bytes = builder.into_inner().unwrap();
+    ruzstd::encoding::compress_to_vec(&bytes[..], ruzstd::encoding::CompressionLevel::Fastest)
+}
+
+fn header(kind: tar::EntryType, name: &[u8], size: u64) -> tar::Header {
+    let mut header = tar::Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_size(size);
+    header.set_mode(0o644);
+    // By hand: the library refuses to write such names.
+    header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name);
+    header.set_cksum();
+    header
+}
+
+fn refused(bytes: &[u8]) -> String {
+    let packed = Packed::new(bytes);
+    format!("{:#}", Unpacked::open(&packed.0).unwrap_err())
+}
+
+#[test]
+fn archives_that_reach_out_are_refused() {
+    for name in [&b"../evil"[..], b"/etc/evil", b"sys/../../evil"] {
+        let bytes = archive(|tar| {
+            tar.append(&header(tar::EntryType::Regular, name, 0), std::io::empty()).unwrap()
+        });
+        assert!(refused(&bytes).contains("leads out of the snapshot"), "{}", refused(&bytes));
+    }
+    for kind in
+        [tar::EntryType::Char, tar::EntryType::Block, tar::EntryType::Fifo, tar::EntryType::Link]
+    {
+        let bytes =
+            archive(|tar| tar.append(&header(kind, b"dev/x", 0), std::io::empty()).unwrap());
+        assert!(
+            refused(&bytes).contains("a snapshot holds files, folders and links"),
+            "{}",
+            refused(&bytes)
+        );
+    }
+    // A link, and a file and a link that would go through it.
+    let outside = std::env::temp_dir().join(format!("ringway-outside-{}", std::process::id()));
+    fs::create_dir_all(&outside).unwrap();
+    let link = |tar: &mut tar::Builder<Vec<u8>>, name: &str, target: &std::path::Path| {
+        let mut header = header(tar::EntryType::Symlink, b"", 0);
+        tar.append_link(&mut header, name, target).unwrap();
+    };
+    let through_file = archive(|tar| {
+        link(tar, "a", &outside);
+        tar.append(&header(tar::EntryType::Regular, b"a/file", 0), std::io::empty()).unwrap();
+    });
+    let through_link = archive(|tar| {
+        link(tar, "a", &outside);
+        link(tar, "a/link", &outside);
+    });
+    for bytes in [through_file, through_link] {
+        let why = refused(&bytes);
+        assert!(why.contains("cannot be unpacked") || why.contains("below a link"), "{why}");
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0);
+    }
+    fs::remove_dir_all(outside).unwrap();
+}
+
+#[test]
+fn archives_that_are_too_much_are_refused() {
+    // Zeros are a few hundred bytes when packed.
+    let size = 20_u64 << 20;
+    let bytes = archive(|tar| {
+        let zeros = std::io::Read::take(std::io::repeat(0), size);
+        tar.append(&header(tar::EntryType::Regular, b"sys/vast", size), zeros).unwrap();
+        tar.append(&header(tar::EntryType::Regular, b"sys/second", 0), std::io::empty()).unwrap();
+    });
+    assert!(bytes.len() < 64 << 10, "{}", bytes.len());
+    let packed = Packed::new(&bytes);
+    let why = |bytes, entries| {
+        format!("{:#}", Unpacked::open_at_most(&packed.0, bytes, entries).unwrap_err())
+    };
+    assert!(why(1 << 20, 10).contains("more than 1048576 bytes"), "{}", why(1 << 20, 10));
+    assert!(why(64 << 20, 1).contains("more than 1 entries"), "{}", why(64 << 20, 1));
+    assert!(Unpacked::open_at_most(&packed.0, 64 << 20, 2).is_ok());
+    let garbage: Vec<u8> =
+        (0..5000_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    assert!(refused(&garbage).contains("no snapshot"), "{}", refused(&garbage));
+    let mut cut = archive(|tar| {
+        for number in 0..20 {
+            let text = format!("sys/file{number}");
+            tar.append(
+                &header(tar::EntryType::Regular, text.as_bytes(), text.len() as u64),
+                text.as_bytes(),
+            )
+            .unwrap();
+        }
+    });
+    cut.truncate(cut.len() / 2);
+    assert!(!refused(&cut).is_empty());
+    for at in 0..cut.len() {
+        let mut bent = cut.clone();
+        bent[at] ^= 0x55;
+        let packed = Packed::new(&bent);
+        let _either = Unpacked::open(&packed.0);
+    }
+}
