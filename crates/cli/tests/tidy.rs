@@ -21,7 +21,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("config", &["error", "plan"]),
     ("log", &["config", "plan"]),
-    ("tuning", &["config", "plan"]),
+    ("tuning", &["config", "os", "plan"]),
     ("element", &["plan", "reduce"]),
     ("reduce", &["element", "plan"]),
     ("bootstrap", &["error", "os", "plan"]),

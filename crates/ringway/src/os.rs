@@ -144,6 +144,16 @@ pub(crate) fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> usize {
     if outcome == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
+/// Processors of this machine that are up, whichever of them this process may use.
+///
+/// # References
+/// `_SC_NPROCESSORS_ONLN` in sysconf(3).
+pub(crate) fn processors() -> u32 {
+    // SAFETY: the call takes a number and returns one.
+    let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    u32::try_from(online).unwrap_or(1).max(1)
+}
+
 /// Lets other processes of this user read this one's memory, where the Yama security module asks
 /// for that. Without Yama there is nothing to allow.
 ///
@@ -208,6 +218,18 @@ mod tests {
         let all = interface_addresses().unwrap();
         let loopback = all.iter().find(|one| one.loopback && one.address.is_loopback());
         assert!(loopback.is_some_and(|one| matches!(one.prefix, 8 | 128)), "{all:?}");
+    }
+
+    #[test]
+    fn processors_do_not_depend_on_where_a_thread_may_run() {
+        let all = processors();
+        let tied = std::thread::spawn(|| {
+            let mut one = rustix::thread::CpuSet::new();
+            one.set(0);
+            let _perhaps_not_ours = rustix::thread::sched_setaffinity(None, &one);
+            processors()
+        });
+        assert_eq!(tied.join().unwrap(), all);
     }
 
     #[test]

@@ -20,10 +20,10 @@ pub fn topology(hosts: &[u32], machines: u32) -> Topology {
     let _empty = std::fs::File::open("/proc/cpuinfo")
         .and_then(|file| file.take(4096).read_to_end(&mut info));
     let info = String::from_utf8_lossy(&info);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Topology {
         cpu: cpu_model(&info).unwrap_or(std::env::consts::ARCH).to_owned(),
-        cores: u32::try_from(cores).unwrap_or(u32::MAX),
+        // Of the machine: launchers tie ranks to some of them.
+        cores: crate::os::processors(),
         ranks: u32::try_from(hosts.len()).unwrap_or(u32::MAX),
         machines,
         hosts: hosts.iter().max().map_or(1, |most| most.saturating_add(1)),
