@@ -218,13 +218,14 @@ fn corrections(problem: &Problem, hosts: &[u32], request: &Request<'_>) -> Corre
 }
 
 fn no_algorithm(problem: &Problem, candidates: &[Candidate]) -> NoAlgorithm {
-    let reasons: Vec<&str> = candidates
-        .iter()
-        .filter_map(|candidate| match &candidate.outcome {
-            Outcome::Refused(reason) => Some(reason.as_str()),
-            _ => None,
-        })
-        .collect();
+    let mut reasons: Vec<&str> = Vec::new();
+    for candidate in candidates {
+        if let Outcome::Refused(reason) = &candidate.outcome
+            && !reasons.contains(&reason.as_str())
+        {
+            reasons.push(reason);
+        }
+    }
     NoAlgorithm { collective: problem.collective.name().to_owned(), reasons: reasons.join("; ") }
 }
 
