@@ -28,8 +28,9 @@ pub(crate) use self::rdma::{Hca, Port};
 pub(crate) use self::smi::{Gpu, Smi, active_links, link_errors, matrix};
 use super::sources;
 
-/// Bytes of a text file that are read; /proc/cpuinfo of 512 processors is more than 1 MiB.
-pub(crate) const FILE_BYTES: u64 = 4 << 20;
+/// Bytes of a text file that are read; /proc/cpuinfo of 512 processors is more than 1 MiB. As many as discovery
+/// reads.
+pub(crate) const FILE_BYTES: u64 = 16 << 20;
 
 /// Bytes of a configuration space.
 const CONFIG_BYTES: u64 = 4096;
@@ -91,6 +92,7 @@ impl Host {
         let folder =
             || self.root.folder().file_name().map(|name| name.to_string_lossy().into_owned());
         self.text("/proc/sys/kernel/hostname")
+            .or_else(|| self.text("/etc/hostname"))
             .map(|name| shown(&name))
             .filter(|name| !name.is_empty())
             .or_else(folder)

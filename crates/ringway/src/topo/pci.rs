@@ -112,7 +112,7 @@ fn device(root: &Root, bus: BusId, folder: &str) -> Result<PciDevice, super::Roo
         device: id("device"),
         subsystem_vendor: id("subsystem_vendor"),
         subsystem_device: id("subsystem_device"),
-        driver: base("driver").filter(|_| root.exists(format!("{folder}/driver"))),
+        driver: base("driver"),
         numa: root.number(format!("{folder}/numa_node")).ok().flatten().unwrap_or(-1),
         above,
         host_bridge,
