@@ -16,7 +16,7 @@ use super::finding::{Finding, Report, Style, Verdict, folded};
 use super::host::Host;
 use super::{fleet, html};
 use crate::output;
-use crate::snapshot::unpack::{Unpacked, interrupted};
+use crate::snapshot::unpack::{Copied, interrupted};
 
 /// Arguments for machines.
 #[derive(Debug, Args)]
@@ -131,18 +131,13 @@ fn examine_all(paths: &[PathBuf], checks: &[&'static Check]) -> anyhow::Result<V
 
 /// Looks at a folder or snapshot.
 fn examine_path(path: &Path, checks: &[&'static Check]) -> anyhow::Result<Examined> {
-    if path.is_dir() {
-        let host = Host::new(Root::at(path));
-        let known = ["sys", "proc", "commands"].iter().any(|name| path.join(name).is_dir());
-        anyhow::ensure!(
-            known,
-            "{} holds none of sys, proc and commands; give a snapshot, or a folder laid out as / is",
-            path.display()
-        );
-        return Ok(examine(&host, checks));
-    }
-    let unpacked = Unpacked::open(path)?;
-    Ok(examine(&Host::new(Root::at(unpacked.folder())), checks))
+    let copied = Copied::open(path)?;
+    anyhow::ensure!(
+        copied.holds(&["sys", "proc", "commands"]),
+        "{} holds none of sys, proc and commands; give a snapshot, or a folder laid out as / is",
+        path.display()
+    );
+    Ok(examine(&Host::new(copied.root()), checks))
 }
 
 /// Runs the checks.
