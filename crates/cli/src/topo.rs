@@ -75,6 +75,23 @@ enum Input {
     Matrix(Matrix),
 }
 
+/// The picture of a machine, as `--svg` draws it, headed by what it is made of; nothing where there is neither
+/// GPU nor NIC, or more than can be drawn.
+pub(crate) fn drawn(root: &Root, machine: &Machine, environment: &Environment) -> Option<String> {
+    let settings = Settings::read(environment);
+    // A file named in a copied machine's environment is not in the copy.
+    let named = environment.get("NCCL_TOPO_FILE").filter(|_| root.is_live()).map(Path::new);
+    let base = topo::load(root, named).ok().flatten();
+    let options = DocumentOptions { hca: settings.hca.clone(), base };
+    let topology = machine.topology(&options).ok()?;
+    if topology.gpus().is_empty() && topology.nets().is_empty() {
+        return None;
+    }
+    let rest = Rest { machine: None, source: None, name: None };
+    let report = Report::new(&topology, &settings, rest);
+    Some(picture::svg(&topology, report.affinities(), &report.parts()))
+}
+
 /// Reads a machine and shows it.
 pub(crate) fn run(args: &TopoArgs) -> anyhow::Result<ExitCode> {
     let environment = Environment::from_process();

@@ -17,7 +17,8 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use ringway::topo::{Root, RootError};
+use ringway::config::Environment;
+use ringway::topo::{Machine, Root, RootError};
 
 pub(crate) use self::counters::Counters;
 pub(crate) use self::kernel_log::KernelLog;
@@ -51,6 +52,7 @@ pub(crate) struct Host {
     manifest: OnceCell<BTreeMap<String, String>>,
     facts: OnceCell<BTreeMap<String, String>>,
     environment: OnceCell<BTreeMap<String, String>>,
+    machine: OnceCell<Machine>,
     pci: OnceCell<Vec<Pci>>,
     lspci: OnceCell<BTreeMap<String, lspci::Device>>,
     hcas: OnceCell<Vec<Hca>>,
@@ -73,6 +75,7 @@ impl Host {
             manifest: OnceCell::new(),
             facts: OnceCell::new(),
             environment: OnceCell::new(),
+            machine: OnceCell::new(),
             pci: OnceCell::new(),
             lspci: OnceCell::new(),
             hcas: OnceCell::new(),
@@ -85,6 +88,20 @@ impl Host {
     /// The tree it is read from.
     pub(crate) fn root(&self) -> &Root {
         &self.root
+    }
+
+    /// What discovery finds in the files. No library is asked and no program run: a driver that hangs must not
+    /// hold up the doctor.
+    pub(crate) fn machine(&self) -> &Machine {
+        self.machine.get_or_init(|| Machine::from_files(&self.root))
+    }
+
+    /// The picture of the machine, with what programs told of its GPUs; nothing where there is nothing to draw.
+    pub(crate) fn picture(&self) -> Option<String> {
+        let mut machine = self.machine().clone();
+        machine.add_outputs(&|name| self.output(name));
+        let environment = Environment::new(self.environment());
+        crate::topo::drawn(&self.root, &machine, &environment)
     }
 
     /// The machine's name, or that of its folder.

@@ -25,7 +25,13 @@ article p{margin:.2rem 0}.fail{border-left-color:var(--fail)}.warn{border-left-c
 .fail .word{color:var(--fail)}.warn .word{color:var(--warn)}.unknown .word{color:var(--unknown)}\
 .pass .word{color:var(--ok)}code,li{font:13px/1.5 ui-monospace,monospace}ul{margin:.3rem 0;padding-left:1.2rem}\
 table{border-collapse:collapse}td{padding:.1rem 1rem .1rem 0;vertical-align:top}\
-details>summary{cursor:pointer;margin:1rem 0 .3rem}";
+details>summary{cursor:pointer;margin:1rem 0 .3rem}\
+figure{box-sizing:border-box;width:calc(100vw - 3rem);margin:.5rem 0 1rem 50%;transform:translateX(-50%);\
+overflow-x:auto;border:1px solid var(--line);border-radius:.4rem}\
+figure svg{display:block;margin:auto;height:auto;max-width:max(100%,72rem)}figcaption{padding:.4rem .9rem}";
+
+/// Different pictures of a fleet that are shown.
+const PICTURES: usize = 8;
 
 /// The whole page.
 pub(super) fn page(machines: &[Examined], fleet: Option<&Fleet>) -> String {
@@ -59,10 +65,12 @@ pub(super) fn page(machines: &[Examined], fleet: Option<&Fleet>) -> String {
                 );
             }
             page.push_str("</table>\n");
+            topologies(&mut page, machines);
         }
         (None, machines) => {
             for machine in machines {
                 findings(&mut page, &machine.report.findings);
+                topologies(&mut page, std::slice::from_ref(machine));
                 page.push_str("<h2>Seen</h2>\n<table>\n");
                 for fact in &machine.report.facts {
                     let _ = writeln!(
@@ -78,6 +86,46 @@ pub(super) fn page(machines: &[Examined], fleet: Option<&Fleet>) -> String {
     }
     page.push_str("</body>\n</html>\n");
     page
+}
+
+/// The pictures of machines, those that look the same once; nothing where there is none.
+fn topologies(page: &mut String, machines: &[Examined]) {
+    let mut kinds: Vec<(&str, Vec<&str>)> = Vec::new();
+    for machine in machines {
+        let Some(picture) = &machine.picture else { continue };
+        match kinds.iter_mut().find(|(known, _)| known == picture) {
+            Some((_, names)) => names.push(&machine.name),
+            None => kinds.push((picture, vec![&machine.name])),
+        }
+    }
+    if kinds.is_empty() {
+        return;
+    }
+    page.push_str("<section id=\"topology\">\n<h2>Topology</h2>\n");
+    kinds.sort_by_key(|(_, names)| std::cmp::Reverse(names.len()));
+    for (picture, names) in kinds.iter().take(PICTURES) {
+        // Inside a page the name of the format's namespace is not needed.
+        let picture = picture.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1);
+        let _ = writeln!(page, "<figure>\n{picture}");
+        if machines.len() > 1 {
+            let _ = writeln!(page, "<figcaption>{}</figcaption>", escaped(&named(names)));
+        }
+        page.push_str("</figure>\n");
+    }
+    if let Some(more) = kinds.len().checked_sub(PICTURES).filter(|more| *more > 0) {
+        let _ = writeln!(page, "<p class=\"soft\">and {more} other kinds of machines</p>");
+    }
+    page.push_str("</section>\n");
+}
+
+/// Names of machines, not too many.
+fn named(names: &[&str]) -> String {
+    const SHOWN: usize = 12;
+    let list = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(SHOWN) {
+        Some(more @ 1..) => format!("{list} and {more} more"),
+        _ => list,
+    }
 }
 
 fn findings(page: &mut String, all: &[Finding]) {
