@@ -80,8 +80,8 @@ enum Input {
 pub(crate) fn drawn(root: &Root, machine: &Machine, environment: &Environment) -> Option<String> {
     let settings = Settings::read(environment);
     // A file named in a copied machine's environment is not in the copy.
-    let named = environment.get("NCCL_TOPO_FILE").filter(|_| root.is_live()).map(Path::new);
-    let base = topo::load(root, named).ok().flatten();
+    let named = environment.get("NCCL_TOPO_FILE").filter(|path| root.is_live() && !path.is_empty());
+    let base = topo::load(root, named.map(Path::new)).ok().flatten();
     let options = DocumentOptions { hca: settings.hca.clone(), base };
     let topology = machine.topology(&options).ok()?;
     if topology.gpus().is_empty() && topology.nets().is_empty() {

@@ -18,14 +18,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use ringway::config::Environment;
-use ringway::topo::{Machine, Root, RootError};
+use ringway::topo::{Machine, NumaNode, PciDevice, RdmaDevice, Root, RootError};
+use ringway_plan::topology::bus::BusId;
 
 pub(crate) use self::counters::Counters;
 pub(crate) use self::kernel_log::KernelLog;
-pub(crate) use self::net::{Nic, maximums};
-pub(crate) use self::pci::{Distance, Pci, link_gigabytes};
+pub(crate) use self::net::maximums;
+pub(crate) use self::pci::{Distance, Which, distance, link_gigabytes};
 pub(crate) use self::qos::Qos;
-pub(crate) use self::rdma::{Hca, Port};
+pub(crate) use self::rdma::{Port, board};
 pub(crate) use self::smi::{Gpu, Smi, active_links, link_errors, matrix};
 use super::sources;
 
@@ -46,17 +47,16 @@ pub(crate) struct Host {
     files: RefCell<BTreeMap<String, Result<Option<String>, RootError>>>,
     folders: RefCell<BTreeMap<String, Vec<String>>>,
     kept: RefCell<BTreeMap<String, Result<String, String>>>,
-    configs: RefCell<BTreeMap<String, Result<pci::Config, String>>>,
+    configs: RefCell<BTreeMap<BusId, Result<pci::Config, String>>>,
     denied: RefCell<BTreeSet<String>>,
     outputs: OnceCell<BTreeMap<String, Result<String, String>>>,
     manifest: OnceCell<BTreeMap<String, String>>,
     facts: OnceCell<BTreeMap<String, String>>,
     environment: OnceCell<BTreeMap<String, String>>,
     machine: OnceCell<Machine>,
-    pci: OnceCell<Vec<Pci>>,
-    lspci: OnceCell<BTreeMap<String, lspci::Device>>,
-    hcas: OnceCell<Vec<Hca>>,
-    nics: OnceCell<Vec<Nic>>,
+    pci: OnceCell<Vec<PciDevice>>,
+    lspci: OnceCell<BTreeMap<BusId, lspci::Device>>,
+    hcas: OnceCell<Vec<RdmaDevice>>,
     smi: OnceCell<Result<Smi, String>>,
     log: OnceCell<Result<KernelLog, String>>,
 }
@@ -79,7 +79,6 @@ impl Host {
             pci: OnceCell::new(),
             lspci: OnceCell::new(),
             hcas: OnceCell::new(),
-            nics: OnceCell::new(),
             smi: OnceCell::new(),
             log: OnceCell::new(),
         }
@@ -326,14 +325,12 @@ impl Host {
 
     /// Whether it is a virtual machine.
     pub(crate) fn is_virtual(&self) -> bool {
-        let text = self.text("/proc/cpuinfo").unwrap_or_default();
-        let flags = text.lines().find(|line| line.starts_with("flags"));
-        flags.is_some_and(|line| line.split_whitespace().any(|flag| flag == "hypervisor"))
+        self.machine().platform.virtual_machine
     }
 
     /// Whether the processor is AMD's.
     pub(crate) fn is_amd(&self) -> bool {
-        self.text("/proc/cpuinfo").is_some_and(|text| text.contains("AuthenticAMD"))
+        self.machine().processor.vendor == "AuthenticAMD"
     }
 
     /// Whether the files were read from inside a container.
@@ -358,11 +355,9 @@ impl Host {
         packages.len().max(1)
     }
 
-    /// NUMA nodes by number.
-    pub(crate) fn nodes(&self) -> Vec<String> {
-        let mut names = self.list("/sys/devices/system/node");
-        names.retain(|name| name.strip_prefix("node").is_some_and(is_number));
-        names
+    /// NUMA nodes by number; one where the kernel has none.
+    pub(crate) fn nodes(&self) -> &[NumaNode] {
+        &self.machine().numa
     }
 
     /// A line `Name: value` of /proc/meminfo, in bytes.

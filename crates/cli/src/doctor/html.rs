@@ -92,10 +92,12 @@ pub(super) fn page(machines: &[Examined], fleet: Option<&Fleet>) -> String {
 fn topologies(page: &mut String, machines: &[Examined]) {
     let mut kinds: Vec<(&str, Vec<&str>)> = Vec::new();
     for machine in machines {
-        let Some(picture) = &machine.picture else { continue };
-        match kinds.iter_mut().find(|(known, _)| known == picture) {
-            Some((_, names)) => names.push(&machine.name),
-            None => kinds.push((picture, vec![&machine.name])),
+        let (Some(picture), name) = (machine.picture.as_deref(), machine.name.as_str()) else {
+            continue;
+        };
+        match kinds.iter_mut().find(|(known, _)| *known == picture) {
+            Some((_, names)) => names.push(name),
+            None => kinds.push((picture, vec![name])),
         }
     }
     if kinds.is_empty() {

@@ -79,7 +79,6 @@ pub(crate) const PATHS: &[(Want, &str)] = &[
     (Want::Text, "/sys/bus/pci/devices/*/{class,vendor,device,subsystem_vendor,subsystem_device,numa_node,local_cpulist,current_link_speed,current_link_width,max_link_speed,max_link_width,sriov_totalvfs,sriov_numvfs,aer_dev_correctable,aer_dev_nonfatal,aer_dev_fatal}"),
     (Want::Bytes, "/sys/bus/pci/devices/*/config"),
     (Want::Link, "/sys/bus/pci/devices/*/{driver,iommu_group,physfn}"),
-    (Want::Name, "/sys/bus/pci/devices/*/net/*"),
     // AMD's GPUs.
     (Want::Text, "/sys/class/kfd/kfd/topology/nodes/*/properties"),
     (Want::Text, "/sys/class/kfd/kfd/topology/nodes/*/io_links/*/properties"),

@@ -66,9 +66,9 @@ pub struct GpuLink {
 pub(super) fn devices(root: &Root, pci: &[PciDevice]) -> Vec<GpuDevice> {
     let mut gpus: Vec<GpuDevice> = pci
         .iter()
-        .filter(|device| device.is_gpu() && device.physical_function.is_none())
-        .map(|device| {
-            let maker = if device.vendor == 0x10de { GpuMaker::Nvidia } else { GpuMaker::Amd };
+        .filter(|device| device.physical_function.is_none())
+        .filter_map(|device| Some((device, device.gpu_maker()?)))
+        .map(|(device, maker)| {
             let name = match maker {
                 GpuMaker::Nvidia => driver_name(root, device.bus),
                 GpuMaker::Amd => None,

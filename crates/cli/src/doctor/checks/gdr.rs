@@ -1,7 +1,9 @@
 //! GPUDirect: whether NICs read and write GPU memory by themselves.
 
+use ringway::topo::GpuMaker;
+
 use super::{Check, Seen, Tally};
-use crate::doctor::host::{Distance, Host};
+use crate::doctor::host::{Distance, Host, distance};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -77,7 +79,7 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 fn peer_memory(host: &Host) -> Seen {
-    if !host.pci().iter().any(|pci| pci.is_nvidia()) || host.hcas().is_empty() {
+    if !host.has_gpu(GpuMaker::Nvidia) || host.hcas().is_empty() {
         return Seen::absent("no NVIDIA GPU with an RDMA device");
     }
     let modules = [
@@ -110,7 +112,7 @@ fn peer_memory(host: &Host) -> Seen {
 }
 
 fn peer_memory_fits(host: &Host) -> Seen {
-    if !host.pci().iter().any(|pci| pci.is_nvidia()) || host.hcas().is_empty() {
+    if !host.has_gpu(GpuMaker::Nvidia) || host.hcas().is_empty() {
         return Seen::absent("no NVIDIA GPU with an RDMA device");
     }
     let sets: &[&[&str]] = &[
@@ -132,16 +134,16 @@ fn peer_memory_fits(host: &Host) -> Seen {
 
 fn near_nic(host: &Host) -> Seen {
     let rails = host.rails();
-    if host.hcas().is_empty() || host.gpus().iter().any(|gpu| gpu.bridge.is_empty()) {
+    if host.hcas().is_empty() || host.gpus().iter().any(|gpu| gpu.host_bridge.is_none()) {
         return Seen::absent("no RDMA device beside a GPU");
     }
     let mut tally = Tally::default();
     for gpu in host.gpus() {
         let nearest =
-            rails.iter().map(|nic| (gpu.distance(nic), nic)).min_by_key(|(distance, _)| *distance);
+            rails.iter().map(|nic| (distance(gpu, nic), nic)).min_by_key(|(distance, _)| *distance);
         let Some((distance, nic)) = nearest else { continue };
         let line =
-            format!("GPU {}: nearest NIC {} at {}", gpu.address, nic.address, distance.word());
+            format!("GPU {}: nearest NIC {} at {}", gpu.bus, nic.bus, distance.word());
         match distance {
             Distance::Pix | Distance::Pxb => tally.well(line),
             Distance::Phb | Distance::Node => tally.warn(line),
@@ -175,7 +177,7 @@ fn gdrcopy(host: &Host) -> Seen {
 }
 
 fn amd_peer_memory(host: &Host) -> Seen {
-    if !host.pci().iter().any(|pci| pci.is_amd()) || host.hcas().is_empty() {
+    if !host.has_gpu(GpuMaker::Amd) || host.hcas().is_empty() {
         return Seen::absent("no AMD GPU with an RDMA device");
     }
     let path = "/sys/kernel/mm/memory_peers/amdkfd/version";
@@ -195,7 +197,7 @@ fn amd_peer_memory(host: &Host) -> Seen {
 }
 
 fn amd_passthrough(host: &Host) -> Seen {
-    if !host.pci().iter().any(|pci| pci.is_amd()) || host.is_virtual() {
+    if !host.has_gpu(GpuMaker::Amd) || host.is_virtual() {
         return Seen::absent("no AMD GPU on bare metal");
     }
     match host.kernel_argument("iommu") {
