@@ -18,13 +18,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use ringway::config::Environment;
-use ringway::topo::{Machine, NumaNode, PciDevice, RdmaDevice, Root, RootError};
+use ringway::topo::{DocumentOptions, Machine, NumaNode, PciDevice, RdmaDevice, Root, RootError};
+use ringway_plan::topology::Topology;
 use ringway_plan::topology::bus::BusId;
 
 pub(crate) use self::counters::Counters;
 pub(crate) use self::kernel_log::KernelLog;
 pub(crate) use self::net::maximums;
-pub(crate) use self::pci::{Distance, Which, distance, link_gigabytes};
+pub(crate) use self::pci::{Which, link_gigabytes};
 pub(crate) use self::qos::Qos;
 pub(crate) use self::rdma::{Port, board};
 pub(crate) use self::smi::{Gpu, Smi, active_links, link_errors, matrix};
@@ -93,6 +94,12 @@ impl Host {
     /// hold up the doctor.
     pub(crate) fn machine(&self) -> &Machine {
         self.machine.get_or_init(|| Machine::from_files(&self.root))
+    }
+
+    /// The machine as a graph, as far as files tell; nothing where there is more in it than in any machine.
+    pub(crate) fn topology(&self) -> Option<Topology> {
+        let base = ringway::topo::load(&self.root, None).ok().flatten();
+        self.machine().topology(&DocumentOptions { base, ..DocumentOptions::default() }).ok()
     }
 
     /// The picture of the machine, with what programs told of its GPUs; nothing where there is nothing to draw.

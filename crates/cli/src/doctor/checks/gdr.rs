@@ -1,9 +1,10 @@
 //! GPUDirect: whether NICs read and write GPU memory by themselves.
 
 use ringway::topo::GpuMaker;
+use ringway_plan::topology::matrix::{Cell, Matrix};
 
 use super::{Check, Seen, Tally};
-use crate::doctor::host::{Distance, Host, distance};
+use crate::doctor::host::Host;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -133,21 +134,27 @@ fn peer_memory_fits(host: &Host) -> Seen {
 }
 
 fn near_nic(host: &Host) -> Seen {
-    let rails = host.rails();
-    if host.hcas().is_empty() || host.gpus().iter().any(|gpu| gpu.host_bridge.is_none()) {
+    let machine = host.machine();
+    let nic_placed = machine.rdma.iter().any(|device| device.bus.is_some());
+    if !nic_placed || host.gpus().iter().any(|gpu| gpu.host_bridge.is_none()) {
         return Seen::absent("no RDMA device beside a GPU");
     }
+    let Some(topology) = host.topology() else {
+        let why = "more devices than in any machine";
+        return Seen::unknown("could not look whether every GPU has a NIC near by", why);
+    };
+    let (matrix, gpus) = (Matrix::of(&topology), topology.gpus());
     let mut tally = Tally::default();
-    for gpu in host.gpus() {
-        let nearest =
-            rails.iter().map(|nic| (distance(gpu, nic), nic)).min_by_key(|(distance, _)| *distance);
-        let Some((distance, nic)) = nearest else { continue };
-        let line =
-            format!("GPU {}: nearest NIC {} at {}", gpu.bus, nic.bus, distance.word());
-        match distance {
-            Distance::Pix | Distance::Pxb => tally.well(line),
-            Distance::Phb | Distance::Node => tally.warn(line),
-            Distance::Sys => tally.fail(line),
+    for (at, row) in matrix.gpus() {
+        let Some((near, cell)) = matrix.nearest(at) else { continue };
+        let bus = gpus.get(at).and_then(|gpu| topology.bus_of(*gpu));
+        let bus = bus.map(|bus| bus.to_string()).unwrap_or_default();
+        let names: Vec<&str> = near.iter().filter_map(|row| row.device.as_deref()).collect();
+        let line = format!("{} {bus}: nearest NIC {} at {cell}", row.name, names.join(", "));
+        match cell.rank() {
+            rank if rank < Cell::Phb.rank() => tally.well(line),
+            rank if rank < Cell::Sys.rank() => tally.warn(line),
+            _ => tally.fail(line),
         }
     }
     tally.seen(

@@ -1,4 +1,4 @@
-//! PCI functions: how far they are from each other, and what their configuration space says.
+//! PCI functions: which count, their links, and what their configuration space says.
 //!
 //! *Invariant*: a configuration space is walked at most once around, whatever its pointers say.
 
@@ -10,48 +10,6 @@ use ringway_plan::topology::bus::BusId;
 use super::{Host, lspci};
 
 const DEVICES: &str = "/sys/bus/pci/devices";
-
-/// How far two functions are from each other, in nvidia-smi's words.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(crate) enum Distance {
-    /// Below one PCIe switch.
-    Pix,
-    /// Over several bridges, not over the host's.
-    Pxb,
-    /// Over the host bridge.
-    Phb,
-    /// Over several host bridges of a NUMA node.
-    Node,
-    /// Between NUMA nodes.
-    Sys,
-}
-
-impl Distance {
-    /// nvidia-smi's word.
-    pub(crate) fn word(self) -> &'static str {
-        match self {
-            Self::Pix => "PIX",
-            Self::Pxb => "PXB",
-            Self::Phb => "PHB",
-            Self::Node => "NODE",
-            Self::Sys => "SYS",
-        }
-    }
-}
-
-/// How far two functions are from each other.
-pub(crate) fn distance(one: &PciDevice, other: &PciDevice) -> Distance {
-    let same = one.above.iter().rev().zip(other.above.iter().rev()).take_while(|(a, b)| a == b).count();
-    if one.host_bridge != other.host_bridge || one.host_bridge.is_none() {
-        return if one.numa == other.numa { Distance::Node } else { Distance::Sys };
-    }
-    match same {
-        0 => Distance::Phb,
-        // One port of the switch for each of the two is left.
-        _ if one.above.len() - same <= 1 && other.above.len() - same <= 1 => Distance::Pix,
-        _ => Distance::Pxb,
-    }
-}
 
 /// The part of a configuration space that matters here.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
