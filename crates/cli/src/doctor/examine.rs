@@ -39,7 +39,7 @@ pub(crate) struct HostArgs {
 }
 
 /// Unknown things that are shown one by one.
-const UNKNOWN_SHOWN: usize = 8;
+pub(super) const UNKNOWN_SHOWN: usize = 8;
 
 /// How to print.
 #[derive(Clone, Copy, Debug)]

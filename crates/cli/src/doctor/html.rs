@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use super::examine::Examined;
+use super::examine::{Examined, UNKNOWN_SHOWN};
 use super::finding::{Finding, Verdict};
 use super::fleet::Fleet;
 
@@ -140,23 +140,31 @@ fn findings(page: &mut String, all: &[Finding]) {
         count(Verdict::Unknown),
         count(Verdict::Pass)
     );
-    for (verdict, heading) in
-        [(Verdict::Fail, "Failures"), (Verdict::Warn, "Warnings"), (Verdict::Unknown, "Not known")]
-    {
-        if count(verdict) > 0 {
-            let _ = writeln!(page, "<h2>{heading}</h2>");
-            all.iter()
-                .filter(|finding| finding.verdict == verdict)
-                .for_each(|finding| article(page, finding));
+    let folded = |verdict| match verdict {
+        Verdict::Pass => Some("are well"),
+        // A tree that holds little is no news.
+        Verdict::Unknown if count(verdict) > UNKNOWN_SHOWN => Some("could not look"),
+        _ => None,
+    };
+    for (verdict, heading) in [
+        (Verdict::Fail, "Failures"),
+        (Verdict::Warn, "Warnings"),
+        (Verdict::Unknown, "Not known"),
+        (Verdict::Pass, "Well"),
+    ] {
+        let these = all.iter().filter(|finding| finding.verdict == verdict);
+        let (count, folded) = (count(verdict), folded(verdict));
+        if count == 0 {
+            continue;
         }
-    }
-    if count(Verdict::Pass) > 0 {
-        let _ =
-            writeln!(page, "<details><summary>{} checks are well</summary>", count(Verdict::Pass));
-        all.iter()
-            .filter(|finding| finding.verdict == Verdict::Pass)
-            .for_each(|finding| article(page, finding));
-        page.push_str("</details>\n");
+        let _ = match folded {
+            Some(how) => writeln!(page, "<details><summary>{count} checks {how}</summary>"),
+            None => writeln!(page, "<h2>{heading}</h2>"),
+        };
+        these.for_each(|finding| article(page, finding));
+        if folded.is_some() {
+            page.push_str("</details>\n");
+        }
     }
 }
 
