@@ -102,7 +102,8 @@ fn discovery_finds_the_same_in_a_snapshot_as_in_the_machine() {
     let tree = MachineTree::eight_gpus().unwrap();
     let bus = |gpu: usize| ["13", "14", "33", "34", "93", "94", "b3", "b4"][gpu];
     let list: Vec<String> =
-        (0..8).map(|gpu| format!("00000000:{}:00.0, 9.0, NVIDIA Other", bus(gpu))).collect();
+        (1..8).map(|gpu| format!("00000000:{}:00.0, 9.0, NVIDIA Other", bus(gpu))).collect();
+    tree.file("sys/hypervisor/type", "xen").unwrap();
     tree.file("commands/nvidia-smi-gpus.txt", &list.join("\n")).unwrap();
     let (machine, matrix) = discovered(tree.folder());
     assert_eq!((machine.gpus.len(), machine.rdma.len()), (8, 8));
@@ -110,7 +111,8 @@ fn discovery_finds_the_same_in_a_snapshot_as_in_the_machine() {
         (machine.gpus[7].sm, machine.gpus[7].name.as_deref()),
         (Some(90), Some("NVIDIA Other"))
     );
-    assert!(machine.nets.iter().any(|net| net.driver.as_deref() == Some("mlx5_core")));
+    assert_eq!(machine.gpus[0].name.as_deref(), Some("NVIDIA Example"));
+    assert!(machine.platform.virtual_machine);
     assert_eq!(discovered_packed(&tree, false), (machine.clone(), matrix.clone()));
     let (hidden, same) = discovered_packed(&tree, true);
     assert_eq!(same, matrix);
@@ -151,6 +153,10 @@ fn discovery_finds_the_same_of_a_virtual_machine_with_bonds_and_amd_gpus() {
     tree.link("sys/devices/pci0000:00/0000:21:00.1/physfn", card).unwrap();
     tree.rdma("mlx5_0", "eth0", "pci0000:00/0000:21:00.0", "4: ACTIVE").unwrap();
     tree.interface("eth1", Some("pci0000:00/0000:21:00.1"), "up", 25_000).unwrap();
+    let virtio = "pci0000:00/0000:30:00.0/virtio0";
+    tree.interface("eth2", Some(virtio), "up", -1).unwrap();
+    tree.link(&format!("sys/devices/{virtio}/driver"), "sys/bus/virtio/drivers/virtio_net")
+        .unwrap();
     for name in ["bond0", "bond0.7", "br0"] {
         tree.interface(name, None, "up", 25_000).unwrap();
     }
@@ -175,6 +181,7 @@ fn discovery_finds_the_same_of_a_virtual_machine_with_bonds_and_amd_gpus() {
     let kind = |name: &str| machine.nets.iter().find(|net| net.name == name).unwrap().kind;
     assert_eq!((kind("bond0"), kind("bond0.7")), (NetKind::Bond, NetKind::Vlan));
     assert_eq!((kind("br0"), kind("eth1")), (NetKind::Bridge, NetKind::VirtualFunction));
+    assert!(machine.nets.iter().any(|net| net.driver.as_deref() == Some("virtio_net")));
     assert!(machine.platform.virtual_machine && machine.gpus[1].gcn.is_some());
     assert_eq!(machine.platform.hypervisor.as_deref(), Some("Oracle Cloud"));
     assert!(machine.pci.iter().any(|pci| pci.virtual_functions == Some((1, 8))));
