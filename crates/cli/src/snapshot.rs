@@ -29,9 +29,9 @@ use crate::output;
 #[derive(Debug, Args)]
 #[command(
     max_term_width = 80,
-    after_help = "The file holds what `ringway doctor` reads: files of /sys, /proc and /etc that
-concern GPUs, networks and limits, and outputs of nvidia-smi, ethtool, dmesg and
-the like. Values that look like secrets are left out; --anonymous also hides
+    after_help = "The file holds what `ringway doctor` and `ringway topo` read: files of /sys,
+/proc and /etc that concern GPUs, networks and limits, and outputs of nvidia-smi,
+ethtool, dmesg and the like. Values that look like secrets are left out; --anonymous also hides
 names, addresses and serial numbers.
 
 Examples:
@@ -39,6 +39,7 @@ Examples:
   ringway snapshot -o node17.tar.zst
   ringway snapshot --anonymous -o -  > s.tar.zst
   ringway doctor node*.tar.zst            looks at them, and compares
+  ringway topo --root node17.tar.zst      shows its GPUs and NICs
 
 Exits with 0, or with 2 when the file cannot be written."
 )]

@@ -1,7 +1,7 @@
 //! `ringway topo`: what is in a machine, and which NIC each GPU uses.
 //!
-//! The machine is this one, a copy of its files (`--root`), a topology file (`--file`), or the saved
-//! text of `nvidia-smi topo -m` or `rocm-smi --showtopo`, which is recognised by what it holds.
+//! The machine is this one, a copy of its files or a snapshot (`--root`), a topology file (`--file`), or
+//! the saved text of `nvidia-smi topo -m` or `rocm-smi --showtopo`, which is recognised by what it holds.
 
 mod page;
 mod report;
@@ -19,6 +19,7 @@ use ringway_plan::topology::matrix::{self, Matrix};
 use ringway_plan::topology::{Topology, picture, xml};
 
 use crate::output;
+use crate::snapshot::unpack::Copied;
 use report::{Report, Rest};
 use settings::Settings;
 
@@ -37,6 +38,7 @@ Examples:
   ringway topo                         this machine
   ringway topo --svg machine.svg       as a picture
   ringway topo --xml > topo.xml        for NCCL_TOPO_FILE
+  ringway topo --root node17.tar.zst   another machine's snapshot
   ringway topo --root /tmp/copied      a copy of another machine's /sys, /proc
   ringway topo --file topo.xml         a topology file
   ringway topo --file saved.txt        saved text of nvidia-smi topo -m
@@ -45,8 +47,8 @@ Exits with 0 when the machine was shown, warnings or not; with 2 when the
 input cannot be read or an argument is wrong."
 )]
 pub(crate) struct TopoArgs {
-    /// Read a copy of a machine's files below this folder
-    #[arg(long, value_name = "DIR", conflicts_with = "file")]
+    /// Read a snapshot, or a copy of a machine's files in a folder
+    #[arg(long, value_name = "SNAPSHOT|DIR", conflicts_with = "file")]
     root: Option<PathBuf>,
     /// Read a topology file, or saved text of nvidia-smi or rocm-smi
     #[arg(long, value_name = "FILE")]
@@ -71,6 +73,23 @@ enum Input {
     Known { document: Element, rest: Box<Rest> },
     /// The matrix alone.
     Matrix(Matrix),
+}
+
+/// The picture of a machine, as `--svg` draws it, headed by what it is made of; nothing where there is neither
+/// GPU nor NIC, or more than can be drawn.
+pub(crate) fn drawn(root: &Root, machine: &Machine, environment: &Environment) -> Option<String> {
+    let settings = Settings::read(environment);
+    // A file named in a copied machine's environment is not in the copy.
+    let named = environment.get("NCCL_TOPO_FILE").filter(|path| root.is_live() && !path.is_empty());
+    let base = topo::load(root, named.map(Path::new)).ok().flatten();
+    let options = DocumentOptions { hca: settings.hca.clone(), base };
+    let topology = machine.topology(&options).ok()?;
+    if topology.gpus().is_empty() && topology.nets().is_empty() {
+        return None;
+    }
+    let rest = Rest { machine: None, source: None, name: None };
+    let report = Report::new(&topology, &settings, rest);
+    Some(picture::svg(&topology, report.affinities(), &report.parts()))
 }
 
 /// Reads a machine and shows it.
@@ -104,21 +123,14 @@ fn input(args: &TopoArgs, environment: &Environment, settings: &Settings) -> any
     if let Some(path) = &args.file {
         return from_file(path);
     }
-    let root = match &args.root {
-        None => Root::live(),
-        Some(folder) => {
-            let folder = std::path::absolute(folder)?;
-            if !folder.is_dir() {
-                bail!("{}: no such folder", folder.display());
-            }
-            Root::at(folder)
-        }
-    };
-    let known = ["/sys", "/proc"].iter().any(|path| root.exists(path));
-    if !known {
-        let folder = root.folder().display();
-        bail!("{folder} holds no copy of a machine: neither sys nor proc is in it");
+    // Lives until all is read: a snapshot's folder goes away with it.
+    let copied = args.root.as_deref().map(Copied::open).transpose()?;
+    if let (Some(copied), Some(path)) = (&copied, &args.root)
+        && !copied.holds(&["sys", "proc"])
+    {
+        bail!("{} holds no copy of a machine: neither sys nor proc is in it", path.display());
     }
+    let root = copied.as_ref().map_or_else(Root::live, Copied::root);
     let named = environment.get("NCCL_TOPO_FILE").filter(|path| !path.is_empty()).map(Path::new);
     let base = topo::load(&root, named).context("topology file")?;
     let source = match (&base, named) {

@@ -22,7 +22,7 @@ mod tests;
 
 pub use describe::{DocumentOptions, GpuDirect};
 pub use file::{TopologyFileError, VIRTUAL_TOPOLOGY, load, read_file, save};
-pub use gpu::{GpuDevice, GpuLink, GpuMaker};
+pub use gpu::{GpuDevice, GpuLink, GpuMaker, NVIDIA_OUTPUTS};
 pub use machine::{Machine, Platform};
 pub use net::{NetDevice, NetKind};
 pub use numa::{NumaNode, Processor};

@@ -16,7 +16,7 @@ use super::finding::{Finding, Report, Style, Verdict, folded};
 use super::host::Host;
 use super::{fleet, html};
 use crate::output;
-use crate::snapshot::unpack::{Unpacked, interrupted};
+use crate::snapshot::unpack::{Copied, interrupted};
 
 /// Arguments for machines.
 #[derive(Debug, Args)]
@@ -39,7 +39,7 @@ pub(crate) struct HostArgs {
 }
 
 /// Unknown things that are shown one by one.
-const UNKNOWN_SHOWN: usize = 8;
+pub(super) const UNKNOWN_SHOWN: usize = 8;
 
 /// How to print.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +61,8 @@ pub(crate) struct Examined {
     pub(crate) denied: Vec<String>,
     /// Facts to compare with those of other machines.
     pub(crate) traits: fleet::Traits,
+    /// The machine drawn, where that is wanted and there is something to draw.
+    pub(crate) picture: Option<String>,
 }
 
 /// Looks, and prints.
@@ -74,9 +76,14 @@ pub(crate) fn run(args: &HostArgs, form: Form) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let checks = checks::chosen(&args.only)?;
-    let mut found = examine_all(&args.machines, &checks)?;
+    let look = |host: &Host| {
+        let mut found = examine(host, &checks);
+        found.picture = args.html.as_ref().and_then(|_| host.picture());
+        found
+    };
+    let mut found = examine_all(&args.machines, &look)?;
     if found.is_empty() {
-        found.push(examine(&Host::new(Root::live()), &checks));
+        found.push(look(&Host::new(Root::live())));
     }
     let fleet = (found.len() > 1).then(|| fleet::compare(&mut found));
     let style =
@@ -102,7 +109,10 @@ pub(crate) fn run(args: &HostArgs, form: Form) -> anyhow::Result<ExitCode> {
 }
 
 /// Looks at several folders or snapshots, some at a time: most of it is waiting for files.
-fn examine_all(paths: &[PathBuf], checks: &[&'static Check]) -> anyhow::Result<Vec<Examined>> {
+fn examine_all(
+    paths: &[PathBuf],
+    look: &(dyn Fn(&Host) -> Examined + Sync),
+) -> anyhow::Result<Vec<Examined>> {
     const SIDE_BY_SIDE: usize = 8;
     let next = AtomicUsize::new(0);
     let failed = AtomicBool::new(false);
@@ -111,7 +121,7 @@ fn examine_all(paths: &[PathBuf], checks: &[&'static Check]) -> anyhow::Result<V
         while !interrupted() && !failed.load(Ordering::Relaxed) {
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(path) = paths.get(index) else { break };
-            let found = examine_path(path, checks);
+            let found = examine_path(path, look);
             failed.fetch_or(found.is_err(), Ordering::Relaxed);
             done.push((index, found));
         }
@@ -130,19 +140,14 @@ fn examine_all(paths: &[PathBuf], checks: &[&'static Check]) -> anyhow::Result<V
 }
 
 /// Looks at a folder or snapshot.
-fn examine_path(path: &Path, checks: &[&'static Check]) -> anyhow::Result<Examined> {
-    if path.is_dir() {
-        let host = Host::new(Root::at(path));
-        let known = ["sys", "proc", "commands"].iter().any(|name| path.join(name).is_dir());
-        anyhow::ensure!(
-            known,
-            "{} holds none of sys, proc and commands; give a snapshot, or a folder laid out as / is",
-            path.display()
-        );
-        return Ok(examine(&host, checks));
-    }
-    let unpacked = Unpacked::open(path)?;
-    Ok(examine(&Host::new(Root::at(unpacked.folder())), checks))
+fn examine_path(path: &Path, look: &dyn Fn(&Host) -> Examined) -> anyhow::Result<Examined> {
+    let copied = Copied::open(path)?;
+    anyhow::ensure!(
+        copied.holds(&["sys", "proc", "commands"]),
+        "{} holds none of sys, proc and commands; give a snapshot, or a folder laid out as / is",
+        path.display()
+    );
+    Ok(look(&Host::new(copied.root())))
 }
 
 /// Runs the checks.
@@ -174,7 +179,7 @@ pub(crate) fn examine(host: &Host, checks: &[&'static Check]) -> Examined {
         report.fact("only root could read", denied.join(", "));
     }
     let traits = fleet::traits(host);
-    Examined { name: host.name(), report, denied, traits }
+    Examined { name: host.name(), report, denied, traits, picture: None }
 }
 
 impl Examined {

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::examine::Examined;
 use super::finding::{Finding, Report, Style, Verdict};
-use super::host::{Host, shown};
+use super::host::{Host, Which, board, shown};
 
 /// What machines should share, by name.
 pub(crate) type Traits = BTreeMap<String, String>;
@@ -124,31 +124,33 @@ fn devices(host: &Host, add: &mut dyn FnMut(String, Option<String>)) {
     for (kind, list) in [("GPU", host.gpus()), ("NIC", host.rails())] {
         add(format!("{kind}s"), Some(list.len().to_string()));
         for pci in list {
+            // From the root port down.
+            let above: Vec<String> = pci.above.iter().rev().map(ToString::to_string).collect();
             let place = format!(
                 "{:04x}:{:04x}, node {}, below {} {}",
                 pci.vendor,
                 pci.device,
-                pci.node,
-                pci.bridge,
-                pci.above.join(" ")
+                pci.numa,
+                pci.host_bridge.as_deref().unwrap_or_default(),
+                above.join(" ")
             );
-            add(format!("{kind} at {}", pci.address), Some(place));
-            let width = host.link_of(&pci.address, "current").map(|(_, width)| width);
-            add(format!("{kind} at {} link width", pci.address), width);
+            add(format!("{kind} at {}", pci.bus), Some(place));
+            let (speed, width) = host.link_of(pci.bus, Which::Current).unzip();
+            let width = width.map(|width| width.to_string());
+            add(format!("{kind} at {} link width", pci.bus), width);
             if kind == "NIC" {
-                let speed = host.link_of(&pci.address, "current").map(|(speed, _)| speed);
-                add(format!("{kind} at {} link speed", pci.address), speed);
+                add(format!("{kind} at {} link speed", pci.bus), speed);
             }
         }
     }
     for hca in host.hcas() {
         add(format!("{} firmware", hca.name), hca.firmware.clone());
-        add(format!("{} board", hca.name), Some(hca.board.clone()));
+        add(format!("{} board", hca.name), Some(board(hca).to_owned()));
         for port in &hca.ports {
-            add(format!("{} state", port.name), Some(port.state.clone()));
-            add(format!("{} rate", port.name), Some(port.rate.clone()));
+            add(format!("{}:{} state", hca.name, port.number), Some(port.state.clone()));
+            add(format!("{}:{} rate", hca.name, port.number), Some(port.rate.clone()));
         }
-        for name in &hca.interfaces {
+        for name in host.interfaces_of(hca) {
             if let Ok(qos) = host.qos(name) {
                 let text = format!(
                     "trust {:?}, flow control {:?}",
@@ -161,7 +163,7 @@ fn devices(host: &Host, add: &mut dyn FnMut(String, Option<String>)) {
     }
     for nic in host.nics() {
         add(format!("{} mtu", nic.name), nic.mtu.map(|mtu| mtu.to_string()));
-        add(format!("{} speed", nic.name), nic.speed.map(|speed| format!("{speed} Mb/s")));
+        add(format!("{} speed", nic.name), nic.mbit_per_s.map(|speed| format!("{speed} Mb/s")));
     }
     if let Ok(smi) = host.smi() {
         for gpu in &smi.gpus {

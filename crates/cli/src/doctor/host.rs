@@ -17,19 +17,23 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use ringway::topo::{Root, RootError};
+use ringway::config::Environment;
+use ringway::topo::{DocumentOptions, Machine, NumaNode, PciDevice, RdmaDevice, Root, RootError};
+use ringway_plan::topology::Topology;
+use ringway_plan::topology::bus::BusId;
 
 pub(crate) use self::counters::Counters;
 pub(crate) use self::kernel_log::KernelLog;
-pub(crate) use self::net::{Nic, maximums};
-pub(crate) use self::pci::{Distance, Pci, link_gigabytes};
+pub(crate) use self::net::maximums;
+pub(crate) use self::pci::{Which, link_gigabytes};
 pub(crate) use self::qos::Qos;
-pub(crate) use self::rdma::{Hca, Port};
+pub(crate) use self::rdma::{Port, board};
 pub(crate) use self::smi::{Gpu, Smi, active_links, link_errors, matrix};
 use super::sources;
 
-/// Bytes of a text file that are read; /proc/cpuinfo of 512 processors is more than 1 MiB.
-pub(crate) const FILE_BYTES: u64 = 4 << 20;
+/// Bytes of a text file that are read; /proc/cpuinfo of 512 processors is more than 1 MiB. As many as discovery
+/// reads.
+pub(crate) const FILE_BYTES: u64 = 16 << 20;
 
 /// Bytes of a configuration space.
 const CONFIG_BYTES: u64 = 4096;
@@ -44,16 +48,16 @@ pub(crate) struct Host {
     files: RefCell<BTreeMap<String, Result<Option<String>, RootError>>>,
     folders: RefCell<BTreeMap<String, Vec<String>>>,
     kept: RefCell<BTreeMap<String, Result<String, String>>>,
-    configs: RefCell<BTreeMap<String, Result<pci::Config, String>>>,
+    configs: RefCell<BTreeMap<BusId, Result<pci::Config, String>>>,
     denied: RefCell<BTreeSet<String>>,
     outputs: OnceCell<BTreeMap<String, Result<String, String>>>,
     manifest: OnceCell<BTreeMap<String, String>>,
     facts: OnceCell<BTreeMap<String, String>>,
     environment: OnceCell<BTreeMap<String, String>>,
-    pci: OnceCell<Vec<Pci>>,
-    lspci: OnceCell<BTreeMap<String, lspci::Device>>,
-    hcas: OnceCell<Vec<Hca>>,
-    nics: OnceCell<Vec<Nic>>,
+    machine: OnceCell<Machine>,
+    pci: OnceCell<Vec<PciDevice>>,
+    lspci: OnceCell<BTreeMap<BusId, lspci::Device>>,
+    hcas: OnceCell<Vec<RdmaDevice>>,
     smi: OnceCell<Result<Smi, String>>,
     log: OnceCell<Result<KernelLog, String>>,
 }
@@ -72,10 +76,10 @@ impl Host {
             manifest: OnceCell::new(),
             facts: OnceCell::new(),
             environment: OnceCell::new(),
+            machine: OnceCell::new(),
             pci: OnceCell::new(),
             lspci: OnceCell::new(),
             hcas: OnceCell::new(),
-            nics: OnceCell::new(),
             smi: OnceCell::new(),
             log: OnceCell::new(),
         }
@@ -86,11 +90,32 @@ impl Host {
         &self.root
     }
 
+    /// What discovery finds in the files. No library is asked and no program run: a driver that hangs must not
+    /// hold up the doctor.
+    pub(crate) fn machine(&self) -> &Machine {
+        self.machine.get_or_init(|| Machine::from_files(&self.root))
+    }
+
+    /// The machine as a graph, as far as files tell; nothing where there is more in it than in any machine.
+    pub(crate) fn topology(&self) -> Option<Topology> {
+        let base = ringway::topo::load(&self.root, None).ok().flatten();
+        self.machine().topology(&DocumentOptions { base, ..DocumentOptions::default() }).ok()
+    }
+
+    /// The picture of the machine, with what programs told of its GPUs; nothing where there is nothing to draw.
+    pub(crate) fn picture(&self) -> Option<String> {
+        let mut machine = self.machine().clone();
+        machine.add_outputs(&|name| self.output(name));
+        let environment = Environment::new(self.environment());
+        crate::topo::drawn(&self.root, &machine, &environment)
+    }
+
     /// The machine's name, or that of its folder.
     pub(crate) fn name(&self) -> String {
         let folder =
             || self.root.folder().file_name().map(|name| name.to_string_lossy().into_owned());
         self.text("/proc/sys/kernel/hostname")
+            .or_else(|| self.text("/etc/hostname"))
             .map(|name| shown(&name))
             .filter(|name| !name.is_empty())
             .or_else(folder)
@@ -307,14 +332,12 @@ impl Host {
 
     /// Whether it is a virtual machine.
     pub(crate) fn is_virtual(&self) -> bool {
-        let text = self.text("/proc/cpuinfo").unwrap_or_default();
-        let flags = text.lines().find(|line| line.starts_with("flags"));
-        flags.is_some_and(|line| line.split_whitespace().any(|flag| flag == "hypervisor"))
+        self.machine().platform.virtual_machine
     }
 
     /// Whether the processor is AMD's.
     pub(crate) fn is_amd(&self) -> bool {
-        self.text("/proc/cpuinfo").is_some_and(|text| text.contains("AuthenticAMD"))
+        self.machine().processor.vendor == "AuthenticAMD"
     }
 
     /// Whether the files were read from inside a container.
@@ -339,11 +362,9 @@ impl Host {
         packages.len().max(1)
     }
 
-    /// NUMA nodes by number.
-    pub(crate) fn nodes(&self) -> Vec<String> {
-        let mut names = self.list("/sys/devices/system/node");
-        names.retain(|name| name.strip_prefix("node").is_some_and(is_number));
-        names
+    /// NUMA nodes by number; one where the kernel has none.
+    pub(crate) fn nodes(&self) -> &[NumaNode] {
+        &self.machine().numa
     }
 
     /// A line `Name: value` of /proc/meminfo, in bytes.

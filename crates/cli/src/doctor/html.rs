@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use super::examine::Examined;
+use super::examine::{Examined, UNKNOWN_SHOWN};
 use super::finding::{Finding, Verdict};
 use super::fleet::Fleet;
 
@@ -25,7 +25,13 @@ article p{margin:.2rem 0}.fail{border-left-color:var(--fail)}.warn{border-left-c
 .fail .word{color:var(--fail)}.warn .word{color:var(--warn)}.unknown .word{color:var(--unknown)}\
 .pass .word{color:var(--ok)}code,li{font:13px/1.5 ui-monospace,monospace}ul{margin:.3rem 0;padding-left:1.2rem}\
 table{border-collapse:collapse}td{padding:.1rem 1rem .1rem 0;vertical-align:top}\
-details>summary{cursor:pointer;margin:1rem 0 .3rem}";
+details>summary{cursor:pointer;margin:1rem 0 .3rem}\
+figure{box-sizing:border-box;width:calc(100vw - 3rem);margin:.5rem 0 1rem 50%;transform:translateX(-50%);\
+overflow-x:auto;border:1px solid var(--line);border-radius:.4rem}\
+figure svg{display:block;margin:auto;height:auto;max-width:max(100%,72rem)}figcaption{padding:.4rem .9rem}";
+
+/// Different pictures of a fleet that are shown.
+const PICTURES: usize = 8;
 
 /// The whole page.
 pub(super) fn page(machines: &[Examined], fleet: Option<&Fleet>) -> String {
@@ -59,10 +65,12 @@ pub(super) fn page(machines: &[Examined], fleet: Option<&Fleet>) -> String {
                 );
             }
             page.push_str("</table>\n");
+            topologies(&mut page, machines);
         }
         (None, machines) => {
             for machine in machines {
                 findings(&mut page, &machine.report.findings);
+                topologies(&mut page, std::slice::from_ref(machine));
                 page.push_str("<h2>Seen</h2>\n<table>\n");
                 for fact in &machine.report.facts {
                     let _ = writeln!(
@@ -80,6 +88,48 @@ pub(super) fn page(machines: &[Examined], fleet: Option<&Fleet>) -> String {
     page
 }
 
+/// The pictures of machines, those that look the same once; nothing where there is none.
+fn topologies(page: &mut String, machines: &[Examined]) {
+    let mut kinds: Vec<(&str, Vec<&str>)> = Vec::new();
+    for machine in machines {
+        let (Some(picture), name) = (machine.picture.as_deref(), machine.name.as_str()) else {
+            continue;
+        };
+        match kinds.iter_mut().find(|(known, _)| *known == picture) {
+            Some((_, names)) => names.push(name),
+            None => kinds.push((picture, vec![name])),
+        }
+    }
+    if kinds.is_empty() {
+        return;
+    }
+    page.push_str("<section id=\"topology\">\n<h2>Topology</h2>\n");
+    kinds.sort_by_key(|(_, names)| std::cmp::Reverse(names.len()));
+    for (picture, names) in kinds.iter().take(PICTURES) {
+        // Inside a page the name of the format's namespace is not needed.
+        let picture = picture.replacen(" xmlns=\"http://www.w3.org/2000/svg\"", "", 1);
+        let _ = writeln!(page, "<figure>\n{picture}");
+        if machines.len() > 1 {
+            let _ = writeln!(page, "<figcaption>{}</figcaption>", escaped(&named(names)));
+        }
+        page.push_str("</figure>\n");
+    }
+    if let Some(more) = kinds.len().checked_sub(PICTURES).filter(|more| *more > 0) {
+        let _ = writeln!(page, "<p class=\"soft\">and {more} other kinds of machines</p>");
+    }
+    page.push_str("</section>\n");
+}
+
+/// Names of machines, not too many.
+fn named(names: &[&str]) -> String {
+    const SHOWN: usize = 12;
+    let list = names.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(SHOWN) {
+        Some(more @ 1..) => format!("{list} and {more} more"),
+        _ => list,
+    }
+}
+
 fn findings(page: &mut String, all: &[Finding]) {
     let count = |verdict| all.iter().filter(|finding| finding.verdict == verdict).count();
     let _ = writeln!(
@@ -90,23 +140,31 @@ fn findings(page: &mut String, all: &[Finding]) {
         count(Verdict::Unknown),
         count(Verdict::Pass)
     );
-    for (verdict, heading) in
-        [(Verdict::Fail, "Failures"), (Verdict::Warn, "Warnings"), (Verdict::Unknown, "Not known")]
-    {
-        if count(verdict) > 0 {
-            let _ = writeln!(page, "<h2>{heading}</h2>");
-            all.iter()
-                .filter(|finding| finding.verdict == verdict)
-                .for_each(|finding| article(page, finding));
+    let folded = |verdict| match verdict {
+        Verdict::Pass => Some("are well"),
+        // A tree that holds little is no news.
+        Verdict::Unknown if count(verdict) > UNKNOWN_SHOWN => Some("could not look"),
+        _ => None,
+    };
+    for (verdict, heading) in [
+        (Verdict::Fail, "Failures"),
+        (Verdict::Warn, "Warnings"),
+        (Verdict::Unknown, "Not known"),
+        (Verdict::Pass, "Well"),
+    ] {
+        let these = all.iter().filter(|finding| finding.verdict == verdict);
+        let (count, folded) = (count(verdict), folded(verdict));
+        if count == 0 {
+            continue;
         }
-    }
-    if count(Verdict::Pass) > 0 {
-        let _ =
-            writeln!(page, "<details><summary>{} checks are well</summary>", count(Verdict::Pass));
-        all.iter()
-            .filter(|finding| finding.verdict == Verdict::Pass)
-            .for_each(|finding| article(page, finding));
-        page.push_str("</details>\n");
+        let _ = match folded {
+            Some(how) => writeln!(page, "<details><summary>{count} checks {how}</summary>"),
+            None => writeln!(page, "<h2>{heading}</h2>"),
+        };
+        these.for_each(|finding| article(page, finding));
+        if folded.is_some() {
+            page.push_str("</details>\n");
+        }
     }
 }
 

@@ -1,9 +1,10 @@
-//! What the doctor reads of a machine: one table, for the checks and for `ringway snapshot`.
+//! What is read of a machine: one table, for the checks, for discovery (`ringway::topo`) and for `ringway snapshot`.
 //!
 //! *Invariant*: the checks read no path and run no program that is not in these tables (a debug build stops
-//! when one does), so a snapshot holds all that they need.
+//! when one does), so a snapshot holds all that they need. It holds what discovery reads, too: tests compare a
+//! machine with its snapshot.
 
-use ringway::topo::Root;
+use ringway::topo::{NVIDIA_OUTPUTS, Root, RootError};
 
 /// What is wanted of a path.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -18,7 +19,7 @@ pub(crate) enum Want {
     Link,
 }
 
-/// Paths the doctor reads. In a component `*` stands for any characters and `{a,b}` for either word.
+/// Paths that are read. In a component `*` stands for any characters and `{a,b}` for either word.
 #[rustfmt::skip]
 pub(crate) const PATHS: &[(Want, &str)] = &[
     // The system.
@@ -26,8 +27,10 @@ pub(crate) const PATHS: &[(Want, &str)] = &[
     (Want::Text, "/proc/self/{limits,status,cgroup}"),
     (Want::Text, "/proc/1/{cgroup,limits}"),
     (Want::Text, "/proc/driver/nvidia/{version,params}"),
+    (Want::Text, "/proc/driver/nvidia/gpus/*/information"),
     (Want::Text, "/proc/net/route"),
     (Want::Text, "/proc/net/bonding/*"),
+    (Want::Name, "/proc/net/vlan/*"),
     (Want::Text, "/proc/sys/kernel/{hostname,osrelease,numa_balancing,pid_max,threads-max,dmesg_restrict}"),
     (Want::Text, "/proc/sys/kernel/yama/ptrace_scope"),
     (Want::Text, "/proc/sys/vm/{overcommit_memory,zone_reclaim_mode,max_map_count,swappiness}"),
@@ -38,13 +41,15 @@ pub(crate) const PATHS: &[(Want, &str)] = &[
     (Want::Name, "/run/.containerenv"),
     (Want::Name, "/run/systemd/system"),
     (Want::Name, "/var/run/reboot-required"),
-    (Want::Text, "/etc/{os-release,nccl.conf,hosts}"),
+    (Want::Text, "/etc/{os-release,nccl.conf,hosts,hostname}"),
     (Want::Text, "/etc/systemd/logind.conf"),
     (Want::Text, "/etc/systemd/logind.conf.d/*.conf"),
     (Want::Text, "/{etc,lib}/systemd/system/{slurmd.service,docker.service,containerd.service,kubelet.service,crio.service}"),
     (Want::Text, "/usr/lib/systemd/system/{slurmd.service,docker.service,containerd.service,kubelet.service,crio.service}"),
     (Want::Text, "/etc/systemd/system/{slurmd.service.d,docker.service.d,containerd.service.d,kubelet.service.d,crio.service.d}/*.conf"),
-    (Want::Text, "/sys/class/dmi/id/{sys_vendor,product_name,board_name,bios_version,bios_date}"),
+    (Want::Text, "/sys/class/dmi/id/{sys_vendor,product_name,board_name,bios_vendor,bios_version,bios_date,chassis_asset_tag}"),
+    (Want::Text, "/sys/hypervisor/type"),
+    (Want::Text, "/var/run/nvidia-topologyd/virtualTopology.xml"),
     // Processors and memory.
     (Want::Text, "/sys/devices/system/cpu/{online,offline,present,isolated,nohz_full}"),
     (Want::Text, "/sys/devices/system/cpu/smt/{control,active}"),
@@ -71,14 +76,16 @@ pub(crate) const PATHS: &[(Want, &str)] = &[
     (Want::Text, "/sys/module/pcie_aspm/parameters/policy"),
     // PCI.
     (Want::Link, "/sys/bus/pci/devices/*"),
-    (Want::Text, "/sys/bus/pci/devices/*/{class,vendor,device,subsystem_vendor,subsystem_device,numa_node,local_cpulist,current_link_speed,current_link_width,max_link_speed,max_link_width,aer_dev_correctable,aer_dev_nonfatal,aer_dev_fatal}"),
+    (Want::Text, "/sys/bus/pci/devices/*/{class,vendor,device,subsystem_vendor,subsystem_device,numa_node,local_cpulist,current_link_speed,current_link_width,max_link_speed,max_link_width,sriov_totalvfs,sriov_numvfs,aer_dev_correctable,aer_dev_nonfatal,aer_dev_fatal}"),
     (Want::Bytes, "/sys/bus/pci/devices/*/config"),
-    (Want::Link, "/sys/bus/pci/devices/*/{driver,iommu_group}"),
-    (Want::Name, "/sys/bus/pci/devices/*/net/*"),
+    (Want::Link, "/sys/bus/pci/devices/*/{driver,iommu_group,physfn}"),
+    // AMD's GPUs.
+    (Want::Text, "/sys/class/kfd/kfd/topology/nodes/*/properties"),
+    (Want::Text, "/sys/class/kfd/kfd/topology/nodes/*/io_links/*/properties"),
     // RDMA.
     (Want::Link, "/sys/class/infiniband/*"),
     (Want::Link, "/sys/class/infiniband/*/device"),
-    (Want::Text, "/sys/class/infiniband/*/{fw_ver,board_id,hca_type,node_guid,node_desc}"),
+    (Want::Text, "/sys/class/infiniband/*/{fw_ver,board_id,hca_type,node_guid,sys_image_guid,node_desc}"),
     (Want::Text, "/sys/class/infiniband/*/ports/*/{state,phys_state,rate,link_layer,lid,sm_lid}"),
     (Want::Text, "/sys/class/infiniband/*/ports/*/gids/*"),
     (Want::Text, "/sys/class/infiniband/*/ports/*/gid_attrs/types/*"),
@@ -91,7 +98,10 @@ pub(crate) const PATHS: &[(Want, &str)] = &[
     // Network interfaces.
     (Want::Link, "/sys/class/net/*"),
     (Want::Link, "/sys/class/net/*/{device,master}"),
-    (Want::Text, "/sys/class/net/*/{mtu,speed,duplex,operstate,type,address,carrier_changes}"),
+    (Want::Link, "/sys/class/net/*/device/{driver,physfn}"),
+    (Want::Link, "/sys/class/net/*/lower_*"),
+    (Want::Name, "/sys/class/net/*/{bonding,bridge}"),
+    (Want::Text, "/sys/class/net/*/{mtu,speed,duplex,operstate,type,address,carrier_changes,uevent}"),
     (Want::Text, "/sys/class/net/*/statistics/{rx_crc_errors,rx_dropped,rx_errors,tx_errors,rx_packets}"),
     (Want::Text, "/sys/class/net/*/qos/trust"),
     (Want::Text, "/sys/class/net/*/ecn/{roce_np,roce_rp}/enable/*"),
@@ -126,11 +136,12 @@ const fn per_interface(name: &'static str, call: &'static [&'static str]) -> Pro
     Program { name, call, each: Each::Interface }
 }
 
-/// Programs the doctor runs; none of them changes anything.
+/// Programs that are run; none of them changes anything.
 pub(crate) const PROGRAMS: &[Program] = &[
+    once(NVIDIA_OUTPUTS[0].0, NVIDIA_OUTPUTS[0].1),
+    once(NVIDIA_OUTPUTS[1].0, NVIDIA_OUTPUTS[1].1),
     once("dmesg", &["dmesg"]),
     once("nvidia-smi-q", &["nvidia-smi", "-q"]),
-    once("nvidia-smi-topo", &["nvidia-smi", "topo", "-m"]),
     once("nvidia-smi-p2p", &["nvidia-smi", "topo", "-p2p", "n"]),
     once("nvidia-smi-nvlink-s", &["nvidia-smi", "nvlink", "-s"]),
     once("nvidia-smi-nvlink-e", &["nvidia-smi", "nvlink", "-e"]),
@@ -236,6 +247,8 @@ pub(crate) fn expand(
                             .filter(|name| fits(part, name))
                             .map(|name| format!("{path}/{name}")),
                     ),
+                    // A plain file among folders has nothing below it: bonding_masters.
+                    Err(RootError::NotAFolder { .. }) => {}
                     Err(error) => trouble(error.to_string()),
                 }
             } else {

@@ -8,7 +8,8 @@ pub(crate) mod tree;
 
 use std::collections::BTreeMap;
 
-use ringway::topo::Root;
+use ringway::testing::machine::{MachineTree, PciSpec};
+use ringway::topo::{Root, VIRTUAL_TOPOLOGY};
 
 use self::tree::Tree;
 use super::checks;
@@ -135,4 +136,36 @@ fn a_narrow_card_in_a_wide_slot_is_well() {
     );
     let bad = troubles(&found);
     assert_eq!(bad.keys().copied().collect::<Vec<_>>(), ["ibl-10"], "{bad:#?}");
+}
+
+#[test]
+fn how_far_a_nic_is_comes_from_the_topology() {
+    let tree = MachineTree::new().unwrap();
+    tree.cpuinfo(8, "").unwrap();
+    tree.numa(0, "0-3").unwrap();
+    tree.numa(1, "4-7").unwrap();
+    for (above, bus, ids, numa) in [
+        ("pci0000:10", "0000:11:00.0", "0x030200 0x10de 0x26b9", 0),
+        ("pci0000:90", "0000:91:00.0", "0x020000 0x15b3 0x1021", 1),
+    ] {
+        let (driver, speed, width) = ("", "32.0 GT/s PCIe", 16);
+        tree.pci(&PciSpec { above, bus, ids, numa, driver, speed, width }).unwrap();
+    }
+    tree.rdma("mlx5_0", "eth0", "pci0000:90/0000:91:00.0", "4: ACTIVE").unwrap();
+    let near = || {
+        let host = Host::new(Root::at(tree.folder()));
+        let found = examine(&host, &checks::chosen(&["gdr-06".to_owned()]).unwrap());
+        let finding = found.report.findings.into_iter().next().unwrap();
+        (finding.verdict, finding.evidence.join("; "))
+    };
+    let far = "GPU0 0000:11:00.0: nearest NIC mlx5_0 at SYS".to_owned();
+    assert_eq!(near(), (Verdict::Fail, far));
+    // What a hypervisor says counts more than where it put the devices.
+    let file = "<system version=\"1\"><cpu numaid=\"0\" affinity=\"0f\" arch=\"x86_64\">\
+                <pci busid=\"ffff:ff:01.0\" class=\"0x060400\">\
+                <pci busid=\"0000:11:00.0\" class=\"0x030200\"/>\
+                <pci busid=\"0000:91:00.0\" class=\"0x020000\"/></pci></cpu></system>";
+    tree.file(VIRTUAL_TOPOLOGY, file).unwrap();
+    let by = "GPU0 0000:11:00.0: nearest NIC mlx5_0 at PIX".to_owned();
+    assert_eq!(near(), (Verdict::Pass, by));
 }

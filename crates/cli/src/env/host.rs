@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use ringway::topo::{GidKind, Machine, NetDevice, NetKind, RdmaPort, Root};
+use ringway::topo::{GidKind, Machine, NetDevice, RdmaPort, Root};
 
 /// One entry of a port's address table.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -82,7 +82,7 @@ fn port_of(device: &str, port: &RdmaPort) -> Port {
     Port {
         device: device.to_owned(),
         port: port.number,
-        is_ethernet: port.link_layer == "Ethernet",
+        is_ethernet: port.is_ethernet(),
         is_active: port.is_active(),
         rate: u32::try_from(gbit_per_s).unwrap_or(u32::MAX),
         gids: gids.collect(),
@@ -92,8 +92,8 @@ fn port_of(device: &str, port: &RdmaPort) -> Port {
 fn interface_of(net: &NetDevice) -> Interface {
     Interface {
         name: net.name.clone(),
-        is_up: net.state == "up" || net.state == "unknown",
-        is_physical: matches!(net.kind, NetKind::Physical | NetKind::VirtualFunction),
+        is_up: net.is_up(),
+        is_physical: net.is_device(),
         speed: net.mbit_per_s.and_then(|speed| u32::try_from(speed).ok()),
         is_ipoib: net.is_ipoib,
     }

@@ -209,6 +209,8 @@ impl Gathering<'_> {
         self.secrets += found;
         let text = match &self.mask {
             Some(mask) if path == "/proc/net/route" => mask.routes(&text),
+            Some(mask) if path == "/etc/hostname" => mask.own_name(),
+            Some(mask) if path == "/sys/class/dmi/id/chassis_asset_tag" => mask.asset_tag(&text),
             Some(mask) => mask.text(&text),
             None => text,
         };

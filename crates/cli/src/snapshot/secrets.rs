@@ -116,6 +116,11 @@ impl Mask {
         Ok(Self { key, host: host.to_owned() })
     }
 
+    /// What stands for the machine's name.
+    pub(super) fn own_name(&self) -> String {
+        format!("host-{}", self.hex(&self.host))
+    }
+
     fn hash(&self, text: &str) -> [u8; 5] {
         let digest =
             Sha256::new().chain_update(self.key).chain_update(text.to_lowercase()).finalize();
@@ -130,7 +135,13 @@ impl Mask {
     pub(super) fn text(&self, text: &str) -> String {
         let mut clean = String::with_capacity(text.len());
         for line in text.split_inclusive('\n') {
-            let low = line.to_lowercase();
+            // `serialize` is something that processors can do.
+            let low = line.to_lowercase().replace("serialize", "");
+            if let Some(number) = low.strip_prefix("unique_id ") {
+                // AMD's serial number of a GPU.
+                clean.push_str(&format!("unique_id {}\n", self.hex(number.trim())));
+                continue;
+            }
             if (low.contains("serial") || low.contains("uuid"))
                 && let Some((name, value)) = line.split_once(':')
             {
@@ -167,7 +178,7 @@ impl Mask {
             && (word == self.host
                 || word.strip_prefix(self.host.as_str()).is_some_and(|rest| rest.starts_with('.')))
         {
-            return Some(format!("host-{}", self.hex(&self.host)));
+            return Some(self.own_name());
         }
         let parts: Vec<&str> = word.split(':').collect();
         let hex = |part: &&str, length: usize| {
@@ -237,6 +248,12 @@ impl Mask {
             "2001".clone_into(&mut groups[0]);
         }
         groups.join(":")
+    }
+
+    /// The owner's own number for a machine. Some clouds write their name there, which stays.
+    pub(super) fn asset_tag(&self, text: &str) -> String {
+        let is_cloud = ["OracleCloud", "Amazon EC2"].iter().any(|name| text.contains(name));
+        if is_cloud || text.trim().is_empty() { text.to_owned() } else { self.hex(text.trim()) }
     }
 
     /// /proc/net/route: destinations and gateways are eight digits.

@@ -4,7 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ringway::topo::Root;
+use ringway::testing::machine::{MachineTree, PciSpec};
+use ringway::topo::{DocumentOptions, Machine, NetKind, Root, VIRTUAL_TOPOLOGY, load};
+use ringway_plan::topology::matrix::Matrix;
 
 use super::gather::{Entry, Taken, gather};
 use super::pack;
@@ -61,6 +63,132 @@ fn the_doctor_says_the_same_of_a_snapshot_as_of_the_machine() {
     assert!(bytes.len() < 200 << 10, "{} bytes", bytes.len());
     // The same machine at the same time gives the same bytes.
     assert_eq!(bytes, pack(&taken(&tree, false)).unwrap());
+}
+
+/// What discovery finds in a folder, and the matrix of that.
+fn discovered(folder: &std::path::Path) -> (Machine, Matrix) {
+    let root = Root::at(folder);
+    let machine = Machine::discover(&root);
+    let options =
+        DocumentOptions { base: load(&root, None).unwrap(), ..DocumentOptions::default() };
+    let matrix = Matrix::of(&machine.topology(&options).unwrap());
+    (machine, matrix)
+}
+
+/// The same of a snapshot of that folder.
+fn discovered_packed(tree: &MachineTree, anonymous: bool) -> (Machine, Matrix) {
+    let taken = gather(&Host::new(Root::at(tree.folder())), anonymous, 1_700_000_000).unwrap();
+    let packed = Packed::new(&pack(&taken).unwrap());
+    discovered(Unpacked::open(&packed.0).unwrap().folder())
+}
+
+/// A machine without what an anonymous snapshot hides.
+fn nameless(mut machine: Machine) -> Machine {
+    machine.host.clear();
+    for device in &mut machine.rdma {
+        (device.system_guid, device.node_guid) = (None, None);
+        for gid in device.ports.iter_mut().flat_map(|port| &mut port.gids) {
+            gid.gid.clear();
+        }
+    }
+    for net in &mut machine.nets {
+        net.address = None;
+    }
+    machine
+}
+
+#[test]
+fn discovery_finds_the_same_in_a_snapshot_as_in_the_machine() {
+    let tree = MachineTree::eight_gpus().unwrap();
+    let bus = |gpu: usize| ["13", "14", "33", "34", "93", "94", "b3", "b4"][gpu];
+    let list: Vec<String> =
+        (1..8).map(|gpu| format!("00000000:{}:00.0, 9.0, NVIDIA Other", bus(gpu))).collect();
+    tree.file("sys/hypervisor/type", "xen").unwrap();
+    tree.file("commands/nvidia-smi-gpus.txt", &list.join("\n")).unwrap();
+    let (machine, matrix) = discovered(tree.folder());
+    assert_eq!((machine.gpus.len(), machine.rdma.len()), (8, 8));
+    assert_eq!(
+        (machine.gpus[7].sm, machine.gpus[7].name.as_deref()),
+        (Some(90), Some("NVIDIA Other"))
+    );
+    assert_eq!(machine.gpus[0].name.as_deref(), Some("NVIDIA Example"));
+    assert!(machine.platform.virtual_machine);
+    assert_eq!(discovered_packed(&tree, false), (machine.clone(), matrix.clone()));
+    let (hidden, same) = discovered_packed(&tree, true);
+    assert_eq!(same, matrix);
+    assert_ne!(hidden.host, machine.host);
+    assert_eq!(nameless(hidden), nameless(machine));
+}
+
+#[test]
+fn discovery_finds_the_same_of_a_virtual_machine_with_bonds_and_amd_gpus() {
+    let tree = MachineTree::new().unwrap();
+    tree.cpuinfo(8, "serialize hypervisor").unwrap();
+    tree.file("etc/hostname", "vm-7").unwrap();
+    tree.file("sys/class/dmi/id/chassis_asset_tag", "OracleCloud.com").unwrap();
+    tree.file("sys/hypervisor/type", "xen").unwrap();
+    tree.file("sys/devices/system/cpu/online", "0-7").unwrap();
+    let (above, numa, speed, width) = ("pci0000:00", 0, "32.0 GT/s PCIe", 16);
+    let buses = ["0000:05:00.0", "0000:15:00.0"];
+    for (node, bus) in buses.into_iter().enumerate() {
+        let (ids, driver) = ("0x120000 0x1002 0x74a1", "amdgpu");
+        tree.pci(&PciSpec { above, bus, ids, numa, driver, speed, width }).unwrap();
+        let place = format!("sys/devices/virtual/kfd/kfd/topology/nodes/{node}");
+        let location = (0x05 + 0x10 * node) << 8;
+        let text =
+            format!("simd_count 9\nlocation_id {location}\ngfx_target_version 90402\nunique_id 7");
+        tree.file(&format!("{place}/properties"), &text).unwrap();
+        let link = format!("type 11\nnode_from {node}\nnode_to {}", 1 - node);
+        tree.file(&format!("{place}/io_links/0/properties"), &link).unwrap();
+    }
+    tree.link("sys/class/kfd/kfd", "sys/devices/virtual/kfd/kfd").unwrap();
+    // A card, one of its virtual functions, and a bond with a VLAN on it.
+    for (bus, driver) in [("0000:21:00.0", "mlx5_core"), ("0000:21:00.1", "mlx5_core")] {
+        let ids = "0x020000 0x15b3 0x1021";
+        tree.pci(&PciSpec { above, bus, ids, numa, driver, speed, width }).unwrap();
+    }
+    let card = "sys/devices/pci0000:00/0000:21:00.0";
+    tree.file(&format!("{card}/sriov_totalvfs"), "8").unwrap();
+    tree.file(&format!("{card}/sriov_numvfs"), "1").unwrap();
+    tree.link("sys/devices/pci0000:00/0000:21:00.1/physfn", card).unwrap();
+    tree.rdma("mlx5_0", "eth0", "pci0000:00/0000:21:00.0", "4: ACTIVE").unwrap();
+    tree.interface("eth1", Some("pci0000:00/0000:21:00.1"), "up", 25_000).unwrap();
+    let virtio = "pci0000:00/0000:30:00.0/virtio0";
+    tree.interface("eth2", Some(virtio), "up", -1).unwrap();
+    tree.link(&format!("sys/devices/{virtio}/driver"), "sys/bus/virtio/drivers/virtio_net")
+        .unwrap();
+    for name in ["bond0", "bond0.7", "br0"] {
+        tree.interface(name, None, "up", 25_000).unwrap();
+    }
+    tree.file("sys/class/net/bonding_masters", "bond0").unwrap();
+    tree.file("sys/devices/virtual/net/bond0/bonding/mode", "802.3ad 4").unwrap();
+    tree.file("sys/devices/virtual/net/br0/bridge/stp_state", "0").unwrap();
+    tree.file("sys/devices/virtual/net/bond0.7/uevent", "DEVTYPE=vlan\nINTERFACE=bond0.7").unwrap();
+    tree.link("sys/devices/virtual/net/bond0.7/lower_bond0", "sys/devices/virtual/net/bond0")
+        .unwrap();
+    let one = "sys/devices/pci0000:00/0000:21:00.0/net/eth0";
+    tree.link("sys/devices/virtual/net/bond0/lower_eth0", one).unwrap();
+    tree.link(&format!("{one}/master"), "sys/devices/virtual/net/bond0").unwrap();
+    tree.file(
+        VIRTUAL_TOPOLOGY,
+        "<system version=\"1\"><cpu numaid=\"0\" affinity=\"ff\" arch=\"x86_64\">\
+         <pci busid=\"ffff:ff:01.0\" class=\"0x060400\"><pci busid=\"0000:05:00.0\" \
+         class=\"0x120000\"/><pci busid=\"0000:21:00.0\" class=\"0x020000\"/></pci></cpu></system>",
+    )
+    .unwrap();
+    let (machine, matrix) = discovered(tree.folder());
+    // The tree holds what it is meant to hold.
+    let kind = |name: &str| machine.nets.iter().find(|net| net.name == name).unwrap().kind;
+    assert_eq!((kind("bond0"), kind("bond0.7")), (NetKind::Bond, NetKind::Vlan));
+    assert_eq!((kind("br0"), kind("eth1")), (NetKind::Bridge, NetKind::VirtualFunction));
+    assert!(machine.nets.iter().any(|net| net.driver.as_deref() == Some("virtio_net")));
+    assert!(machine.platform.virtual_machine && machine.gpus[1].gcn.is_some());
+    assert_eq!(machine.platform.hypervisor.as_deref(), Some("Oracle Cloud"));
+    assert!(machine.pci.iter().any(|pci| pci.virtual_functions == Some((1, 8))));
+    assert_eq!(matrix.between("GPU0", "mlx5_0").map(ToString::to_string).as_deref(), Some("PIX"));
+    assert_eq!(discovered_packed(&tree, false), (machine.clone(), matrix.clone()));
+    let (hidden, same) = discovered_packed(&tree, true);
+    assert_eq!((nameless(hidden), same), (nameless(machine), matrix));
 }
 
 #[test]
@@ -162,6 +290,11 @@ fn masks_keep_what_a_value_is() {
         let masked = mask.text(text);
         assert!(!masked.contains(gone), "{text}: {masked}");
     }
+    // Flags of a processor, not a serial number.
+    keeps("flags\t\t: fpu serialize hypervisor\n");
+    assert!(!mask.text("simd_count 4\nunique_id 77665544\n").contains("77665544"));
+    assert!(!mask.asset_tag("ACME-0815").contains("0815"));
+    assert_eq!(mask.asset_tag("OracleCloud.com"), "OracleCloud.com");
     assert!(mask.text("10.1.2.3:8080").ends_with(":8080"));
     assert_eq!(mask.text("::1 0.0.0.0:2024"), "::1 0.0.0.0:2024");
     assert!(!mask.text("    Serial Number : 1324521052681").contains("1324521052681"));

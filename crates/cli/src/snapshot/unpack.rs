@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{Context as _, bail, ensure};
+use ringway::topo::Root;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// Bytes of all files together.
@@ -41,10 +42,11 @@ impl Unpacked {
 
     /// Unpacks a file with other limits of bytes and entries.
     pub(super) fn open_at_most(path: &Path, bytes: u64, entries: usize) -> anyhow::Result<Self> {
-        let mut file =
-            File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
-        let metadata = file.metadata()?;
+        let unreadable = || format!("cannot read {}", path.display());
+        // Before it is opened: a pipe would wait for someone to write.
+        let metadata = fs::metadata(path).with_context(unreadable)?;
         ensure!(metadata.is_file(), "{} is neither a file nor a folder", path.display());
+        let mut file = File::open(path).with_context(unreadable)?;
         let mut head = [0; 262];
         let length = read_up_to(&mut file, &mut head)?;
         file.rewind()?;
@@ -130,6 +132,39 @@ impl Unpacked {
 impl Drop for Unpacked {
     fn drop(&mut self) {
         let _gone = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The copied files of a machine: a folder laid out as / is, or a snapshot, unpacked as long as this lives.
+#[derive(Debug)]
+pub(crate) enum Copied {
+    /// A folder.
+    Folder(PathBuf),
+    /// A snapshot.
+    Snapshot(Unpacked),
+}
+
+impl Copied {
+    /// Opens what someone named.
+    pub(crate) fn open(path: &Path) -> anyhow::Result<Self> {
+        if path.is_dir() {
+            return Ok(Self::Folder(std::path::absolute(path)?));
+        }
+        Unpacked::open(path).map(Self::Snapshot)
+    }
+
+    /// The tree to read.
+    pub(crate) fn root(&self) -> Root {
+        match self {
+            Self::Folder(folder) => Root::at(folder),
+            Self::Snapshot(unpacked) => Root::at(unpacked.folder()),
+        }
+    }
+
+    /// Whether one of these folders is in it.
+    pub(crate) fn holds(&self, folders: &[&str]) -> bool {
+        let root = self.root();
+        folders.iter().any(|name| root.exists(format!("/{name}")))
     }
 }
 

@@ -68,8 +68,8 @@ impl<'a> Report<'a> {
         &self.affinities
     }
 
-    /// One line on what machine it is.
-    pub(super) fn title(&self) -> String {
+    /// What the machine is made of.
+    pub(super) fn parts(&self) -> String {
         let many = |count: usize, one: &str, more: &str| match count {
             1 => format!("1 {one}"),
             count => format!("{count} {more}"),
@@ -81,6 +81,17 @@ impl<'a> Report<'a> {
             .filter_map(|cpu| self.topology.cpu(*cpu))
             .map(|cpu| cpu.cpus.len())
             .sum();
+        let parts = [
+            many(self.topology.cpus().len(), "NUMA node", "NUMA nodes"),
+            many(cpus, "CPU", "CPUs"),
+            many(self.topology.gpus().len(), "GPU", "GPUs"),
+            many(self.topology.nets().len(), "NIC port", "NIC ports"),
+        ];
+        parts.join(", ")
+    }
+
+    /// One line on what machine it is.
+    pub(super) fn title(&self) -> String {
         let mut name = self.rest.name.clone().unwrap_or_default();
         if let Some(machine) = &self.rest.machine {
             let platform = &machine.platform;
@@ -101,13 +112,7 @@ impl<'a> Report<'a> {
                 }
             }
         }
-        let parts = [
-            many(self.topology.cpus().len(), "NUMA node", "NUMA nodes"),
-            many(cpus, "CPU", "CPUs"),
-            many(self.topology.gpus().len(), "GPU", "GPUs"),
-            many(self.topology.nets().len(), "NIC port", "NIC ports"),
-        ];
-        format!("{name}: {}", parts.join(", "))
+        format!("{name}: {}", self.parts())
     }
 
     /// The form for programs.

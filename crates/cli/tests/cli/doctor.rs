@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+use ringway::testing::machine::MachineTree;
+
 use crate::process::{finish, ringway};
 
 /// A folder that goes away.
@@ -95,4 +97,30 @@ fn a_fault_in_a_folder_is_found_and_a_snapshot_of_it_says_the_same() {
     assert!(both.stdout.contains("2 machines compared, 0 differences"), "{}", both.stdout);
     let html = fs::read_to_string(page).unwrap();
     assert!(html.contains("tcp-window") && !html.contains("<script"), "{html}");
+    // Neither GPU nor NIC: nothing to draw.
+    assert!(!html.contains("<svg") && !html.contains("Topology"), "{html}");
+}
+
+#[test]
+fn the_page_of_a_machine_shows_its_topology() {
+    let tree = MachineTree::eight_gpus().unwrap();
+    let folder = Folder::new("doctor-page");
+    let (root, page) = (tree.folder().to_str().unwrap(), folder.text("page.html"));
+    let file = folder.text("hgx-0.tar.zst");
+    let taken = finish(&mut ringway(&["snapshot", "--root", root, "-o", &file]));
+    assert_eq!(taken.status.code(), Some(0), "{}", taken.stderr);
+    let shown = |machines: &[&str]| {
+        let done = finish(&mut ringway(&[&["doctor", "--html", &page][..], machines].concat()));
+        assert!(done.status.code() < Some(3), "{}", done.stderr);
+        fs::read_to_string(&page).unwrap()
+    };
+    let direct = shown(&[root]);
+    assert!(direct.contains("<h2>Topology</h2>") && direct.contains("mlx5_7"), "{direct}");
+    assert_eq!(direct.matches("<svg ").count(), 1);
+    assert!(!direct.contains("http://"), "{direct}");
+    assert_eq!(shown(&[&file]), direct);
+    // Machines that look the same are drawn once.
+    let fleet = shown(&[root, &file]);
+    assert_eq!(fleet.matches("<svg ").count(), 1);
+    assert!(fleet.contains("<figcaption>hgx-0, hgx-0#2</figcaption>"), "{fleet}");
 }

@@ -73,6 +73,29 @@ fn a_copied_machine_is_shown_with_matrix_affinities_and_rings() {
 }
 
 #[test]
+fn a_snapshot_is_shown_as_the_machine_it_was_taken_of() {
+    let tree = MachineTree::eight_gpus().unwrap();
+    let folder = Folder::new("topo-snapshot");
+    let at = |name: &str| folder.0.join(name).to_str().unwrap().to_owned();
+    let (packed, root) = (at("hgx-0.tar.zst"), tree.folder().to_str().unwrap());
+    let done = finish(&mut ringway(&["snapshot", "--root", root, "-o", &packed]));
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    for form in [&[][..], &["--xml"][..], &["--json"][..]] {
+        let of = |root: &str| shown(&[&["--root", root][..], form].concat(), &[]);
+        assert_eq!(of(&packed), of(root));
+    }
+    let left = |entry: std::io::Result<std::fs::DirEntry>| {
+        entry.unwrap().file_name().to_string_lossy().starts_with("ringway-snapshot-")
+    };
+    let temporary = at("temporary");
+    std::fs::create_dir(&temporary).unwrap();
+    shown(&["--root", &packed], &[("TMPDIR", &temporary)]);
+    assert!(!std::fs::read_dir(&temporary).unwrap().any(left), "an unpacked folder is left");
+    std::fs::write(at("bad.tar.zst"), "no archive").unwrap();
+    refused(&["--root", &at("bad.tar.zst")], "no snapshot: neither zstd nor tar");
+}
+
+#[test]
 fn what_is_written_is_read_back_the_same() {
     let tree = MachineTree::eight_gpus().unwrap();
     let folder = Folder::new("topo");
@@ -128,7 +151,7 @@ fn wrong_input_is_named_with_its_place() {
         path.to_str().unwrap().to_owned()
     };
     refused(&["--file", "/no/such/file.xml"], "/no/such/file.xml: no such file");
-    refused(&["--root", "/no/such/folder"], "/no/such/folder: no such folder");
+    refused(&["--root", "/no/such/folder"], "cannot read /no/such/folder");
     refused(&["--root", folder.0.to_str().unwrap()], "holds no copy of a machine");
     refused(&["--file", folder.0.to_str().unwrap()], "is a folder, not a file");
     refused(&["--file", &file("cut.xml", b"<system>\n <cpu")], "cut.xml: line 2, column");

@@ -141,6 +141,7 @@ impl MachineTree {
             &format!("b83f:d203:0000:{:04x}", name.len()),
         )?;
         self.file(&format!("{folder}/fw_ver"), "28.41.1000")?;
+        self.file(&format!("{folder}/board_id"), "MT_0000000838")?;
         self.file(&format!("{port}/state"), state)?;
         self.file(&format!("{port}/phys_state"), "5: LinkUp")?;
         self.file(&format!("{port}/link_layer"), "Ethernet")?;
@@ -175,6 +176,7 @@ impl MachineTree {
         self.file(&format!("{folder}/operstate"), state)?;
         self.file(&format!("{folder}/speed"), &mbit.to_string())?;
         self.file(&format!("{folder}/mtu"), "9000")?;
+        self.file(&format!("{folder}/type"), if name == "lo" { "772" } else { "1" })?;
         self.file(&format!("{folder}/address"), "02:00:00:00:00:01")?;
         if let Some(place) = place {
             self.link(&format!("{folder}/device"), &format!("sys/devices/{place}"))?;

@@ -6,13 +6,23 @@ use super::Root;
 use super::pci::PciDevice;
 use crate::ffi::nvml::{LinkEnd, Nvml};
 use crate::plan::topology::bus::BusId;
-use crate::plan::topology::matrix::{self, Cell};
+use crate::plan::topology::matrix::{self, Cell, Matrix};
 
 const KFD: &str = "/sys/class/kfd/kfd/topology/nodes";
 /// Kind of an `io_link` that is XGMI.
 const KFD_XGMI: &str = "11";
 /// NVLinks a GPU has at the most; more between all pairs means switches.
 const NVLINKS_MOST: u32 = 18;
+
+/// What [`Machine::add_outputs`](super::Machine::add_outputs) reads: names of outputs, and the
+/// calls that print them.
+pub const NVIDIA_OUTPUTS: [(&str, &[&str]); 2] = [
+    (
+        "nvidia-smi-gpus",
+        &["nvidia-smi", "--query-gpu=pci.bus_id,compute_cap,name", "--format=csv,noheader"],
+    ),
+    ("nvidia-smi-topo-m", &["nvidia-smi", "topo", "-m"]),
+];
 
 /// A GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -52,13 +62,13 @@ pub struct GpuLink {
     pub count: u32,
 }
 
-/// Every GPU. What cannot be asked is noted.
-pub(super) fn devices(root: &Root, pci: &[PciDevice], notes: &mut Vec<String>) -> Vec<GpuDevice> {
+/// Every GPU, as far as files tell.
+pub(super) fn devices(root: &Root, pci: &[PciDevice]) -> Vec<GpuDevice> {
     let mut gpus: Vec<GpuDevice> = pci
         .iter()
-        .filter(|device| device.is_gpu() && device.physical_function.is_none())
-        .map(|device| {
-            let maker = if device.vendor == 0x10de { GpuMaker::Nvidia } else { GpuMaker::Amd };
+        .filter(|device| device.physical_function.is_none())
+        .filter_map(|device| Some((device, device.gpu_maker()?)))
+        .map(|(device, maker)| {
             let name = match maker {
                 GpuMaker::Nvidia => driver_name(root, device.bus),
                 GpuMaker::Amd => None,
@@ -78,17 +88,11 @@ pub(super) fn devices(root: &Root, pci: &[PciDevice], notes: &mut Vec<String>) -
     for (index, gpu) in (0..).zip(&mut gpus) {
         gpu.index = index;
     }
-    if gpus.iter().any(|gpu| gpu.maker == GpuMaker::Nvidia) {
-        if root.is_live() {
-            match Nvml::open() {
-                Ok(nvml) => add_nvml(&nvml, &mut gpus, notes),
-                Err(error) => notes.push(format!("NVLinks are not known: {error}")),
-            }
-        } else {
-            add_saved_matrix(root, &mut gpus, notes);
-        }
-    }
     gpus
+}
+
+fn any_nvidia(gpus: &[GpuDevice]) -> bool {
+    gpus.iter().any(|gpu| gpu.maker == GpuMaker::Nvidia)
 }
 
 /// The name in `/proc/driver/nvidia/gpus/0000:0f:00.0/information`.
@@ -153,13 +157,23 @@ fn add_kfd(root: &Root, gpus: &mut [GpuDevice]) {
 
 fn add_link(gpu: &mut GpuDevice, to: Option<BusId>, count: u32) {
     match gpu.links.iter_mut().find(|link| link.to == to) {
-        Some(link) => link.count += count,
+        Some(link) => link.count = link.count.saturating_add(count),
         None => gpu.links.push(GpuLink { to, count }),
     }
 }
 
 /// Names, capabilities and NVLinks, from the driver's library.
-fn add_nvml(nvml: &Nvml, gpus: &mut [GpuDevice], notes: &mut Vec<String>) {
+pub(super) fn add_nvml(gpus: &mut [GpuDevice], notes: &mut Vec<String>) {
+    if !any_nvidia(gpus) {
+        return;
+    }
+    let nvml = match Nvml::open() {
+        Ok(nvml) => nvml,
+        Err(error) => {
+            notes.push(format!("NVLinks are not known: {error}"));
+            return;
+        }
+    };
     let known = match nvml.gpus() {
         Ok(known) => known,
         Err(error) => {
@@ -189,23 +203,44 @@ fn add_nvml(nvml: &Nvml, gpus: &mut [GpuDevice], notes: &mut Vec<String>) {
     }
 }
 
-/// NVLinks from what `nvidia-smi topo -m` printed when the tree was copied.
-fn add_saved_matrix(root: &Root, gpus: &mut [GpuDevice], notes: &mut Vec<String>) {
-    let saved = match root.command_output("nvidia-smi-topo-m") {
-        Ok(Some(text)) => matrix::read_nvidia_smi(&text).map_err(|error| error.to_string()),
-        Ok(None) => {
-            notes.push("NVLinks are not known: no commands/nvidia-smi-topo-m.txt".to_owned());
-            return;
-        }
-        Err(error) => Err(error.to_string()),
-    };
-    let saved = match saved {
-        Ok(saved) => saved,
-        Err(error) => {
-            notes.push(format!("nvidia-smi-topo-m: {error}"));
-            return;
-        }
-    };
+/// Names and capabilities, and NVLinks, from what nvidia-smi printed.
+pub(super) fn add_outputs(
+    output: &dyn Fn(&str) -> Result<String, String>,
+    gpus: &mut [GpuDevice],
+    notes: &mut Vec<String>,
+) {
+    if !any_nvidia(gpus) {
+        return;
+    }
+    let [(list, _), (topo, _)] = NVIDIA_OUTPUTS;
+    add_saved_list(&output(list).unwrap_or_default(), gpus);
+    match output(topo) {
+        Ok(text) => match matrix::read_nvidia_smi(&text) {
+            Ok(saved) => add_saved_matrix(&saved, gpus),
+            Err(error) => notes.push(format!("{topo}: {error}")),
+        },
+        Err(why) => notes.push(format!("NVLinks are not known: {why}")),
+    }
+}
+
+/// Lines `00000000:1B:00.0, 9.0, NVIDIA H100 80GB HBM3`.
+fn add_saved_list(text: &str, gpus: &mut [GpuDevice]) {
+    for line in text.lines() {
+        let mut parts = line.splitn(3, ',').map(str::trim);
+        let bus = parts.next().and_then(|bus| bus.parse::<BusId>().ok());
+        let Some(gpu) = gpus.iter_mut().find(|gpu| Some(gpu.bus) == bus) else { continue };
+        let version = parts.next().and_then(|version| version.split_once('.'));
+        gpu.sm = version.and_then(|(major, minor)| {
+            let (major, minor): (u32, u32) = (major.parse().ok()?, minor.parse().ok()?);
+            major.checked_mul(10)?.checked_add(minor)
+        });
+        let name = parts.next().filter(|name| !name.is_empty());
+        gpu.name = name.map(str::to_owned).or_else(|| gpu.name.take());
+    }
+}
+
+/// NVLinks of a matrix.
+fn add_saved_matrix(saved: &Matrix, gpus: &mut [GpuDevice]) {
     let count = |one: usize, other: usize| match saved
         .between(&format!("GPU{one}"), &format!("GPU{other}"))
     {
@@ -215,7 +250,7 @@ fn add_saved_matrix(root: &Root, gpus: &mut [GpuDevice], notes: &mut Vec<String>
     let buses: Vec<BusId> = gpus.iter().map(|gpu| gpu.bus).collect();
     for (one, gpu) in gpus.iter_mut().enumerate() {
         let counts: Vec<u32> = (0..buses.len()).map(|other| count(one, other)).collect();
-        let total: u32 = counts.iter().sum();
+        let total = counts.iter().copied().fold(0, u32::saturating_add);
         let most = counts.iter().copied().max().unwrap_or(0);
         if total > NVLINKS_MOST {
             // More than it has plugs for: the same links lead to all, through switches.

@@ -49,13 +49,38 @@ pub struct Platform {
 }
 
 impl Machine {
-    /// Reads a machine.
+    /// Reads a machine: its files, and what NVML tells on the live one, or nvidia-smi told when a
+    /// copied one was copied.
     #[must_use]
     pub fn discover(root: &Root) -> Self {
+        let mut machine = Self::from_files(root);
+        if root.is_live() {
+            gpu::add_nvml(&mut machine.gpus, &mut machine.notes);
+        } else {
+            machine.add_outputs(&|name| match root.command_output(name) {
+                Ok(Some(text)) => Ok(text),
+                Ok(None) => Err(format!("no commands/{name}.txt")),
+                Err(error) => Err(error.to_string()),
+            });
+        }
+        machine
+    }
+
+    /// Adds what files do not tell of NVIDIA's GPUs: names, capabilities and NVLinks, from what the
+    /// programs named in [`NVIDIA_OUTPUTS`](super::NVIDIA_OUTPUTS) printed. `output` gives a
+    /// program's output by its name, or says why there is none.
+    pub fn add_outputs(&mut self, output: &dyn Fn(&str) -> Result<String, String>) {
+        gpu::add_outputs(output, &mut self.gpus, &mut self.notes);
+    }
+
+    /// Reads a machine's files and nothing else: no library is asked, so no driver can keep the
+    /// caller waiting.
+    #[must_use]
+    pub fn from_files(root: &Root) -> Self {
         let mut notes = Vec::new();
         let processor = numa::processor(root, &mut notes);
         let pci = pci::devices(root, &mut notes);
-        let gpus = gpu::devices(root, &pci, &mut notes);
+        let gpus = gpu::devices(root, &pci);
         let host = root.read("/proc/sys/kernel/hostname").ok().flatten();
         let host = host.or_else(|| root.read("/etc/hostname").ok().flatten());
         Self {

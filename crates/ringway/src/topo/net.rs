@@ -31,6 +31,8 @@ pub struct NetDevice {
     pub master: Option<String>,
     /// Whether it is IP over InfiniBand.
     pub is_ipoib: bool,
+    /// Whether it is Ethernet.
+    pub is_ethernet: bool,
     /// Members of a bond or bridge, or what a VLAN stands on.
     pub below: Vec<String>,
 }
@@ -56,6 +58,18 @@ pub enum NetKind {
 }
 
 impl NetDevice {
+    /// Whether it is up, as far as is known: virtual ones say `unknown`.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.state == "up" || self.state == "unknown"
+    }
+
+    /// Whether it is a device, real or virtual, rather than made by software.
+    #[must_use]
+    pub fn is_device(&self) -> bool {
+        matches!(self.kind, NetKind::Physical | NetKind::VirtualFunction)
+    }
+
     /// Whether a job's traffic may go over it: it leaves the machine, and it is up.
     #[must_use]
     pub fn is_useful(&self) -> bool {
@@ -108,18 +122,20 @@ fn device(root: &Root, name: &str) -> NetDevice {
     } else {
         NetKind::Virtual
     };
+    let speed = root.number::<u64>(format!("{folder}/speed")).ok().flatten();
     NetDevice {
         name: name.to_owned(),
         kind,
         state: text("operstate").unwrap_or_else(|| "unknown".to_owned()),
-        // A link that is down answers -1, or an error.
-        mbit_per_s: root.number::<u64>(format!("{folder}/speed")).ok().flatten(),
+        // A link that is down answers -1, or an error; older kernels the largest 32-bit number.
+        mbit_per_s: speed.filter(|mbit| (1..100_000_000).contains(mbit)),
         mtu: root.number(format!("{folder}/mtu")).ok().flatten(),
         driver: base("device/driver"),
         bus: bus_of(root, &folder),
         address: text("address"),
         master: base("master"),
         is_ipoib: text("type").as_deref() == Some("32"),
+        is_ethernet: text("type").as_deref() == Some("1"),
         below: lower,
     }
 }

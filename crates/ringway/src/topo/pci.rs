@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::Root;
+use super::gpu::GpuMaker;
 use crate::plan::topology::bus::{BusId, tenths_of_gt};
 
 /// Where the kernel lists the devices.
@@ -52,6 +53,26 @@ impl PciDevice {
         // Displays (which a BMC has too) and processing accelerators (Instinct).
         let computes = [0x03, 0x12].contains(&(self.class >> 16));
         computes && [0x10de, 0x1002].contains(&self.vendor)
+    }
+
+    /// Who makes it, where it is a GPU.
+    #[must_use]
+    pub fn gpu_maker(&self) -> Option<GpuMaker> {
+        let maker = if self.vendor == 0x10de { GpuMaker::Nvidia } else { GpuMaker::Amd };
+        self.is_gpu().then_some(maker)
+    }
+
+    /// Whether it is a network controller.
+    #[must_use]
+    pub fn is_nic(&self) -> bool {
+        self.class >> 16 == 0x02
+    }
+
+    /// Whether it is a network controller that its maker builds for RDMA: Mellanox/NVIDIA, EFA.
+    #[must_use]
+    pub fn is_rdma_nic(&self) -> bool {
+        let efa = self.vendor == 0x1d0f && self.device >> 4 == 0xefa;
+        self.is_nic() && (self.vendor == 0x15b3 || efa)
     }
 
     /// Whether it is an NVSwitch.
@@ -112,7 +133,7 @@ fn device(root: &Root, bus: BusId, folder: &str) -> Result<PciDevice, super::Roo
         device: id("device"),
         subsystem_vendor: id("subsystem_vendor"),
         subsystem_device: id("subsystem_device"),
-        driver: base("driver").filter(|_| root.exists(format!("{folder}/driver"))),
+        driver: base("driver"),
         numa: root.number(format!("{folder}/numa_node")).ok().flatten().unwrap_or(-1),
         above,
         host_bridge,

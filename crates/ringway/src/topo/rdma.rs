@@ -1,5 +1,7 @@
 //! RDMA devices: their ports and the addresses of these.
 
+use std::fmt;
+
 use serde::Serialize;
 
 use super::Root;
@@ -25,6 +27,8 @@ pub struct RdmaDevice {
     pub firmware: Option<String>,
     /// Model of the board.
     pub board: Option<String>,
+    /// The maker's number for exactly this board and its settings: `MT_0000000838`.
+    pub board_id: Option<String>,
     /// Its ports.
     pub ports: Vec<RdmaPort>,
 }
@@ -58,6 +62,22 @@ impl RdmaPort {
     pub fn is_active(&self) -> bool {
         self.state == "ACTIVE"
     }
+
+    /// Whether it is RoCE rather than InfiniBand.
+    #[must_use]
+    pub fn is_ethernet(&self) -> bool {
+        self.link_layer == "Ethernet"
+    }
+
+    /// Mbit/s of a rate in the kernel's words, or in those of ibstat: `400 Gb/sec (4X NDR)`, `400`.
+    #[must_use]
+    pub fn mbit_of(rate: &str) -> Option<u64> {
+        let word = rate.split_whitespace().next()?;
+        let (whole, part) = word.split_once('.').unwrap_or((word, "0"));
+        let tenth: u64 = part.get(..1)?.parse().ok()?;
+        let mbit = whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(100 * tenth)?;
+        (mbit > 0).then_some(mbit)
+    }
 }
 
 /// An address of a port.
@@ -85,6 +105,17 @@ pub enum GidKind {
     RoceV2,
     /// The kernel does not say.
     Unknown,
+}
+
+impl fmt::Display for GidKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::InfiniBand => "InfiniBand",
+            Self::RoceV1 => "RoCE v1",
+            Self::RoceV2 => "RoCE v2",
+            Self::Unknown => "unknown",
+        })
+    }
 }
 
 /// Every RDMA device, by name in the order of its numbers.
@@ -121,6 +152,7 @@ fn device(root: &Root, name: &str) -> RdmaDevice {
         node_guid: text("node_guid"),
         firmware: text("fw_ver"),
         board: text("hca_type").or_else(|| text("board_id")),
+        board_id: text("board_id"),
         ports: ports.iter().map(|number| port(root, &folder, *number)).collect(),
     }
 }
@@ -150,22 +182,13 @@ fn port(root: &Root, device: &str, number: u32) -> RdmaPort {
         number,
         state: after("state"),
         physical_state: after("phys_state"),
-        mbit_per_s: rate_of(&rate),
+        mbit_per_s: RdmaPort::mbit_of(&rate),
         lid: lid("lid").filter(|_| on_ib),
         sm_lid: lid("sm_lid").filter(|_| on_ib),
         gids: gids(root, &folder, on_ib),
         link_layer,
         rate,
     }
-}
-
-/// `400 Gb/sec (4X NDR)`, `2.5 Gb/sec (1X SDR)`.
-fn rate_of(text: &str) -> Option<u64> {
-    let word = text.split_whitespace().next()?;
-    let (whole, part) = word.split_once('.').unwrap_or((word, "0"));
-    let tenth: u64 = part.get(..1)?.parse().ok()?;
-    let mbit = whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(100 * tenth)?;
-    (mbit > 0).then_some(mbit)
 }
 
 fn gids(root: &Root, port: &str, on_ib: bool) -> Vec<Gid> {
@@ -201,9 +224,10 @@ mod tests {
 
     #[test]
     fn rates_and_names_are_understood() {
-        assert_eq!(rate_of("400 Gb/sec (4X NDR)"), Some(400_000));
-        assert_eq!(rate_of("2.5 Gb/sec (1X SDR)"), Some(2_500));
-        assert_eq!(rate_of(""), None);
+        assert_eq!(RdmaPort::mbit_of("400 Gb/sec (4X NDR)"), Some(400_000));
+        assert_eq!(RdmaPort::mbit_of("2.5 Gb/sec (1X SDR)"), Some(2_500));
+        assert_eq!(RdmaPort::mbit_of("400"), Some(400_000));
+        assert_eq!(RdmaPort::mbit_of(""), None);
         assert!(natural("mlx5_2") < natural("mlx5_10"));
         assert!(natural("bnxt_re0") < natural("mlx5_0"));
     }

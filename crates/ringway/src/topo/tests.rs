@@ -43,9 +43,16 @@ fn a_copied_host_is_described_whole() {
     let kinds: Vec<(usize, GidKind)> = port.gids.iter().map(|gid| (gid.index, gid.kind)).collect();
     assert_eq!(kinds, [(0, GidKind::RoceV1), (3, GidKind::RoceV2)]);
     assert_eq!(port.gids[1].interface.as_deref(), Some("eth0"));
+    assert_eq!((port.is_ethernet(), port.gids[1].kind.to_string().as_str()), (true, "RoCE v2"));
+    assert_eq!(machine.rdma[0].board_id.as_deref(), Some("MT_0000000838"));
+    assert_eq!(gpu.gpu_maker(), Some(GpuMaker::Nvidia));
+    let nics = machine.pci.iter().filter(|device| device.is_rdma_nic() && device.is_nic());
+    assert_eq!(nics.count(), 8);
     let net = |name: &str| machine.nets.iter().find(|net| net.name == name).unwrap();
     assert_eq!(net("eth0").bus, machine.rdma[0].bus);
     assert_eq!(net("eth0").mbit_per_s, Some(400_000));
+    assert!(net("eth0").is_up() && net("eth0").is_device() && net("eth0").is_ethernet);
+    assert!(!net("docker0").is_device() && net("docker0").mbit_per_s.is_none());
     assert_eq!((net("lo").kind, net("docker0").kind), (NetKind::Loopback, NetKind::Virtual));
     let paths = Paths::as_used(&topology, &Levels::default());
     let chosen = affinities(&topology, &paths, &Levels::default());
@@ -202,6 +209,10 @@ fn nvlinks_of_a_copied_host_come_from_what_nvidia_smi_printed() {
     tree.file("commands/nvidia-smi-topo-m.txt", &lines.join("\n")).unwrap();
     let (_, topology) = found(&tree);
     assert_eq!(Matrix::of(&topology), matrix::read(&lines.join("\n")).unwrap());
+    // Numbers that no machine has do no harm.
+    let many = lines.join("\n").replace("NV18", "NV4294967295");
+    tree.file("commands/nvidia-smi-topo-m.txt", &many).unwrap();
+    assert_eq!(found(&tree).0.gpus.len(), 8);
 }
 
 #[test]

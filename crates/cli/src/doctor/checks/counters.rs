@@ -171,10 +171,10 @@ pub(super) const CHECKS: &[Check] = &[
 /// Counters that should be zero: above zero is a warning, above `most` a failure.
 fn counted(host: &Host, names: &[&str], most: u64, good: &str, bad: &str) -> Seen {
     let mut tally = Tally::default();
-    for (_, port) in host.ports() {
+    for port in host.ports() {
         for name in names {
-            let Some(count) = counter(host, port, name) else { continue };
-            let line = format!("/sys/class/infiniband/{}/{name} = {count}", port.place);
+            let Some(count) = counter(host, &port, name) else { continue };
+            let line = format!("/sys/class/infiniband/{}/{name} = {count}", port.place());
             let verdict = match count {
                 0 => Verdict::Pass,
                 _ if count > most => Verdict::Fail,
@@ -187,9 +187,9 @@ fn counted(host: &Host, names: &[&str], most: u64, good: &str, bad: &str) -> See
 }
 
 /// A port's counter from sysfs, or from `commands/perfquery-DEVICE-PORT.txt` of a copied tree.
-fn counter(host: &Host, port: &Port, name: &str) -> Option<u64> {
+fn counter(host: &Host, port: &Port<'_>, name: &str) -> Option<u64> {
     host.port_counter(port, name).or_else(|| {
-        let output = format!("perfquery-{}", port.name.replace(':', "-"));
+        let output = format!("perfquery-{}", port.name().replace(':', "-"));
         let text = host.root().command_output(&output).ok().flatten()?;
         Counters::parse(&text).0.get(name.rsplit('/').next()?).copied()
     })
@@ -197,23 +197,23 @@ fn counter(host: &Host, port: &Port, name: &str) -> Option<u64> {
 
 fn waiting(host: &Host) -> Seen {
     let mut tally = Tally::default();
-    for (_, port) in host.ports() {
-        if port.ethernet {
+    for port in host.ports() {
+        if port.is_ethernet() {
             continue;
         }
-        let read = |name: &str| counter(host, port, &format!("counters/{name}"));
+        let read = |name: &str| counter(host, &port, &format!("counters/{name}"));
         let (Some(wait), Some(data)) = (read("port_xmit_wait"), read("port_xmit_data")) else {
             continue;
         };
         if wait.saturating_add(data) < 1 << 20 {
-            tally.well(format!("{}: too little was sent to tell", port.name));
+            tally.well(format!("{}: too little was sent to tell", port.name()));
             continue;
         }
         #[expect(clippy::cast_precision_loss, reason = "a share, not a count")]
         let share = wait as f64 / (wait as f64 + data as f64);
         let line = format!(
             "{}: port_xmit_wait = {wait}, port_xmit_data = {data}: {:.1} % waited",
-            port.name,
+            port.name(),
             share * 100.0
         );
         if share > 0.3 {
@@ -233,23 +233,25 @@ fn waiting(host: &Host) -> Seen {
 
 fn sent_twice(host: &Host) -> Seen {
     let mut tally = Tally::default();
-    for (_, port) in host.ports() {
-        let timeouts = counter(host, port, "hw_counters/local_ack_timeout_err");
+    for port in host.ports() {
+        let timeouts = counter(host, &port, "hw_counters/local_ack_timeout_err");
         if let Some(count) = timeouts {
             let line = format!(
                 "/sys/class/infiniband/{}/hw_counters/local_ack_timeout_err = {count}",
-                port.place
+                port.place()
             );
             if count > 0 { tally.fail(line) } else { tally.well(line) }
         }
         // Words of four bytes.
         let sent =
-            counter(host, port, "counters/port_xmit_data").unwrap_or(0).saturating_mul(4) >> 30;
+            counter(host, &port, "counters/port_xmit_data").unwrap_or(0).saturating_mul(4) >> 30;
         for name in ["packet_seq_err", "out_of_sequence"] {
-            let Some(count) = counter(host, port, &format!("hw_counters/{name}")) else { continue };
+            let Some(count) = counter(host, &port, &format!("hw_counters/{name}")) else {
+                continue;
+            };
             let line = format!(
                 "/sys/class/infiniband/{}/hw_counters/{name} = {count} in {sent} GiB sent",
-                port.place
+                port.place()
             );
             match count {
                 0 => tally.well(line),
@@ -334,7 +336,7 @@ fn global_pause(host: &Host) -> Seen {
 
 fn drops(host: &Host) -> Seen {
     let mut tally = Tally::default();
-    for nic in host.nics().iter().filter(|nic| nic.is_up()) {
+    for nic in host.nics().into_iter().filter(|nic| nic.is_up()) {
         let counters = host.interface_counters(&nic.name).unwrap_or_default();
         let statistic = |name: &str| {
             host.number(&format!("/sys/class/net/{}/statistics/{name}", nic.name))

@@ -1,5 +1,7 @@
 //! Variables and files that steer NCCL and its kin.
 
+use ringway_plan::topology::hca::HcaFilter;
+
 use super::{Check, Seen, Tally};
 use crate::doctor::host::Host;
 
@@ -117,7 +119,7 @@ fn rdma_off(host: &Host) -> Seen {
         }
         return Seen::well("no variable switches RDMA off", format!("set: {:?}", shown(&pairs)));
     }
-    let active = host.ports().iter().filter(|(_, port)| port.is_active()).count();
+    let active = host.ports().iter().filter(|port| port.is_active()).count();
     let evidence = format!("{}; {active} active RDMA ports", shown(&pairs));
     if active > 0 {
         Seen::fail("a variable switches RDMA off", evidence)
@@ -140,30 +142,15 @@ fn peers_off(host: &Host) -> Seen {
     }
 }
 
-/// NCCL's lists: `^` all but, `=` exact, else names that begin so.
-fn selects(filter: &str, name: &str) -> bool {
-    let (but, rest) = filter.strip_prefix('^').map_or((false, filter), |rest| (true, rest));
-    let (exact, rest) = rest.strip_prefix('=').map_or((false, rest), |rest| (true, rest));
-    let any = rest.split(',').filter(|word| !word.is_empty()).any(|word| {
-        let word = word.split(':').next().unwrap_or(word);
-        if exact { word == name } else { name.starts_with(word) }
-    });
-    any != but
-}
-
 fn interface_name(host: &Host) -> Seen {
     let Some(filter) = host.variable("NCCL_SOCKET_IFNAME") else {
         return Seen::absent("NCCL_SOCKET_IFNAME is not set");
     };
-    let names: Vec<String> =
-        host.list("/sys/class/net").into_iter().filter(|name| selects(filter, name)).collect();
-    let up: Vec<&String> = names
-        .iter()
-        .filter(|name| {
-            let state = host.text(&format!("/sys/class/net/{name}/operstate"));
-            state.is_some_and(|state| state == "up" || state == "unknown")
-        })
-        .collect();
+    // NCCL reads both lists with the same rules.
+    let list = HcaFilter::parse(filter);
+    let nets = host.machine().nets.iter().filter(|net| list.allows(&net.name, None));
+    let names: Vec<&str> = nets.clone().map(|net| net.name.as_str()).collect();
+    let up: Vec<&str> = nets.filter(|net| net.is_up()).map(|net| net.name.as_str()).collect();
     let real = up
         .iter()
         .any(|name| !["lo", "docker", "virbr"].iter().any(|start| name.starts_with(start)));
@@ -182,11 +169,12 @@ fn device_names(host: &Host) -> Seen {
     if host.hcas().is_empty() {
         return Seen::absent("no RDMA device");
     }
+    let list = HcaFilter::parse(filter);
     let chosen: Vec<&str> = host
         .hcas()
         .iter()
         .map(|hca| hca.name.as_str())
-        .filter(|name| selects(filter, name))
+        .filter(|name| list.allows(name, None))
         .collect();
     let evidence = format!("NCCL_IB_HCA={filter} selects {}", chosen.join(" "));
     if chosen.is_empty() {

@@ -1,7 +1,10 @@
 //! GPUDirect: whether NICs read and write GPU memory by themselves.
 
+use ringway::topo::GpuMaker;
+use ringway_plan::topology::matrix::{Cell, Matrix};
+
 use super::{Check, Seen, Tally};
-use crate::doctor::host::{Distance, Host};
+use crate::doctor::host::Host;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -77,7 +80,7 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 fn peer_memory(host: &Host) -> Seen {
-    if !host.pci().iter().any(|pci| pci.is_nvidia()) || host.hcas().is_empty() {
+    if !host.has_gpu(GpuMaker::Nvidia) || host.hcas().is_empty() {
         return Seen::absent("no NVIDIA GPU with an RDMA device");
     }
     let modules = [
@@ -110,7 +113,7 @@ fn peer_memory(host: &Host) -> Seen {
 }
 
 fn peer_memory_fits(host: &Host) -> Seen {
-    if !host.pci().iter().any(|pci| pci.is_nvidia()) || host.hcas().is_empty() {
+    if !host.has_gpu(GpuMaker::Nvidia) || host.hcas().is_empty() {
         return Seen::absent("no NVIDIA GPU with an RDMA device");
     }
     let sets: &[&[&str]] = &[
@@ -131,21 +134,27 @@ fn peer_memory_fits(host: &Host) -> Seen {
 }
 
 fn near_nic(host: &Host) -> Seen {
-    let rails = host.rails();
-    if host.hcas().is_empty() || host.gpus().iter().any(|gpu| gpu.bridge.is_empty()) {
+    let machine = host.machine();
+    let nic_placed = machine.rdma.iter().any(|device| device.bus.is_some());
+    if !nic_placed || host.gpus().iter().any(|gpu| gpu.host_bridge.is_none()) {
         return Seen::absent("no RDMA device beside a GPU");
     }
+    let Some(topology) = host.topology() else {
+        let why = "more devices than in any machine";
+        return Seen::unknown("could not look whether every GPU has a NIC near by", why);
+    };
+    let (matrix, gpus) = (Matrix::of(&topology), topology.gpus());
     let mut tally = Tally::default();
-    for gpu in host.gpus() {
-        let nearest =
-            rails.iter().map(|nic| (gpu.distance(nic), nic)).min_by_key(|(distance, _)| *distance);
-        let Some((distance, nic)) = nearest else { continue };
-        let line =
-            format!("GPU {}: nearest NIC {} at {}", gpu.address, nic.address, distance.word());
-        match distance {
-            Distance::Pix | Distance::Pxb => tally.well(line),
-            Distance::Phb | Distance::Node => tally.warn(line),
-            Distance::Sys => tally.fail(line),
+    for (at, row) in matrix.gpus() {
+        let Some((near, cell)) = matrix.nearest(at) else { continue };
+        let bus = gpus.get(at).and_then(|gpu| topology.bus_of(*gpu));
+        let bus = bus.map(|bus| bus.to_string()).unwrap_or_default();
+        let names: Vec<&str> = near.iter().filter_map(|row| row.device.as_deref()).collect();
+        let line = format!("{} {bus}: nearest NIC {} at {cell}", row.name, names.join(", "));
+        match cell.rank() {
+            rank if rank < Cell::Phb.rank() => tally.well(line),
+            rank if rank < Cell::Sys.rank() => tally.warn(line),
+            _ => tally.fail(line),
         }
     }
     tally.seen(
@@ -175,7 +184,7 @@ fn gdrcopy(host: &Host) -> Seen {
 }
 
 fn amd_peer_memory(host: &Host) -> Seen {
-    if !host.pci().iter().any(|pci| pci.is_amd()) || host.hcas().is_empty() {
+    if !host.has_gpu(GpuMaker::Amd) || host.hcas().is_empty() {
         return Seen::absent("no AMD GPU with an RDMA device");
     }
     let path = "/sys/kernel/mm/memory_peers/amdkfd/version";
@@ -195,7 +204,7 @@ fn amd_peer_memory(host: &Host) -> Seen {
 }
 
 fn amd_passthrough(host: &Host) -> Seen {
-    if !host.pci().iter().any(|pci| pci.is_amd()) || host.is_virtual() {
+    if !host.has_gpu(GpuMaker::Amd) || host.is_virtual() {
         return Seen::absent("no AMD GPU on bare metal");
     }
     match host.kernel_argument("iommu") {

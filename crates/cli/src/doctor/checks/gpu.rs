@@ -1,5 +1,7 @@
 //! GPUs: driver, errors, clocks, modes.
 
+use ringway::topo::GpuMaker;
+
 use super::{Check, Seen, Tally};
 use crate::doctor::finding::Verdict;
 use crate::doctor::host::{Gpu, Host, Smi};
@@ -160,7 +162,7 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 fn nvidia(host: &Host) -> Option<Seen> {
-    let any = host.pci().iter().any(crate::doctor::host::Pci::is_nvidia) || host.smi().is_ok();
+    let any = host.has_gpu(GpuMaker::Nvidia) || host.smi().is_ok();
     (!any).then(|| Seen::absent("no NVIDIA GPU"))
 }
 
@@ -255,8 +257,9 @@ fn uvm(host: &Host) -> Seen {
 }
 
 fn count(host: &Host) -> Seen {
-    let on_bus: Vec<&str> =
-        host.pci().iter().filter(|pci| pci.is_nvidia()).map(|pci| pci.address.as_str()).collect();
+    let gpus = host.gpus();
+    let ours = gpus.iter().filter(|gpu| gpu.gpu_maker() == Some(GpuMaker::Nvidia));
+    let on_bus: Vec<String> = ours.map(|gpu| gpu.bus.to_string()).collect();
     if on_bus.is_empty() {
         return nvidia(host).unwrap_or_else(|| Seen::absent("the bus is not in the tree"));
     }
@@ -267,7 +270,7 @@ fn count(host: &Host) -> Seen {
     let missing: Vec<&str> = on_bus
         .iter()
         .filter(|address| !smi.gpus.iter().any(|gpu| gpu.address == **address))
-        .copied()
+        .map(String::as_str)
         .collect();
     let counts = format!("{} on the bus, {} in nvidia-smi -q", on_bus.len(), smi.gpus.len());
     if missing.is_empty() {

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use ringway::topo::{NetDevice, RdmaPort};
+
 use super::{Check, Seen, Tally, bytes};
 use crate::doctor::host::{Host, maximums};
 
@@ -183,10 +185,13 @@ pub(super) const CHECKS: &[Check] = &[
 fn packet_size(host: &Host) -> Seen {
     let roce = host.roce_interfaces();
     let mut tally = Tally::default();
-    for nic in
-        host.nics().iter().filter(|nic| nic.ethernet && nic.is_up() && !roce.contains(&nic.name))
+    for nic in host
+        .nics()
+        .into_iter()
+        .filter(|nic| nic.is_ethernet && nic.is_up() && !roce.contains(&nic.name))
     {
-        let (Some(speed), Some(mtu)) = (nic.speed.filter(|speed| *speed >= 25_000), nic.mtu) else {
+        let (Some(speed), Some(mtu)) = (nic.mbit_per_s.filter(|speed| *speed >= 25_000), nic.mtu)
+        else {
             continue;
         };
         let line = format!("/sys/class/net/{}/mtu = {mtu} at {speed} Mb/s", nic.name);
@@ -201,10 +206,10 @@ fn packet_size(host: &Host) -> Seen {
 
 /// Interfaces that are up by the PCI ids of their device.
 fn speed(host: &Host) -> Seen {
-    let mut kinds = BTreeMap::<(u32, u32), Vec<(&str, i64)>>::new();
-    for nic in host.nics().iter().filter(|nic| nic.is_up()) {
-        let Some(pci) = host.pci_at(&nic.device) else { continue };
-        if let Some(speed) = nic.speed {
+    let mut kinds = BTreeMap::<(u16, u16), Vec<(&str, u64)>>::new();
+    for nic in host.nics().into_iter().filter(|nic| nic.is_up()) {
+        let Some(pci) = nic.bus.and_then(|bus| host.pci_at(bus)) else { continue };
+        if let Some(speed) = nic.mbit_per_s {
             kinds.entry((pci.vendor, pci.device)).or_default().push((&nic.name, speed));
         }
     }
@@ -227,7 +232,7 @@ fn speed(host: &Host) -> Seen {
 
 fn duplex(host: &Host) -> Seen {
     let mut tally = Tally::default();
-    for nic in host.nics().iter().filter(|nic| nic.is_up()) {
+    for nic in host.nics().into_iter().filter(|nic| nic.is_up()) {
         let path = format!("/sys/class/net/{}/duplex", nic.name);
         match host.text(&path).as_deref() {
             Some("half") => tally.fail(format!("{path} = half")),
@@ -244,10 +249,10 @@ fn duplex(host: &Host) -> Seen {
 
 fn state(host: &Host) -> Seen {
     let mut tally = Tally::default();
-    for hca in host.hcas().iter().filter(|hca| hca.ports.iter().any(|port| port.ethernet)) {
-        for name in &hca.interfaces {
-            let Some(nic) = host.nics().iter().find(|nic| nic.name == *name) else { continue };
-            let line = format!("/sys/class/net/{name}/operstate = {} ({})", nic.state, hca.name);
+    for hca in host.hcas().iter().filter(|hca| hca.ports.iter().any(RdmaPort::is_ethernet)) {
+        for nic in host.nics().into_iter().filter(|nic| nic.bus.is_some() && nic.bus == hca.bus) {
+            let path = format!("/sys/class/net/{}/operstate", nic.name);
+            let line = format!("{path} = {} ({})", nic.state, hca.name);
             if nic.is_up() { tally.well(line) } else { tally.fail(line) }
         }
     }
@@ -260,7 +265,7 @@ fn state(host: &Host) -> Seen {
 
 fn rings(host: &Host) -> Seen {
     let mut tally = Tally::default();
-    for nic in host.nics().iter().filter(|nic| nic.is_up() && nic.ethernet) {
+    for nic in host.nics().into_iter().filter(|nic| nic.is_up() && nic.is_ethernet) {
         let Ok(text) = host.output(&format!("ethtool-g-{}", nic.name)) else { continue };
         let Some((most, now)) = maximums(&text) else { continue };
         let (Some(most), Some(now)) = (most.get("RX"), now.get("RX")) else { continue };
@@ -276,7 +281,7 @@ fn rings(host: &Host) -> Seen {
 
 fn offloads(host: &Host) -> Seen {
     let mut tally = Tally::default();
-    for nic in host.nics().iter().filter(|nic| nic.is_up() && nic.ethernet) {
+    for nic in host.nics().into_iter().filter(|nic| nic.is_up() && nic.is_ethernet) {
         let Ok(text) = host.output(&format!("ethtool-k-{}", nic.name)) else { continue };
         let off: Vec<&str> =
             ["tcp-segmentation-offload", "generic-segmentation-offload", "generic-receive-offload"]
@@ -303,7 +308,8 @@ fn offloads(host: &Host) -> Seen {
 
 fn queues(host: &Host) -> Seen {
     let mut tally = Tally::default();
-    for nic in host.nics().iter().filter(|nic| nic.speed.is_some_and(|speed| speed >= 25_000)) {
+    let fast = |nic: &&NetDevice| nic.mbit_per_s.is_some_and(|speed| speed >= 25_000);
+    for nic in host.nics().into_iter().filter(fast) {
         let Ok(text) = host.output(&format!("ethtool-l-{}", nic.name)) else { continue };
         let Some((most, now)) = maximums(&text) else { continue };
         let (Some(most), Some(now)) = (most.get("Combined"), now.get("Combined")) else { continue };
@@ -386,8 +392,9 @@ fn clock(host: &Host) -> Seen {
 }
 
 /// The fastest interface that is up, in Mb/s.
-fn fastest(host: &Host) -> i64 {
-    host.nics().iter().filter(|nic| nic.is_up()).filter_map(|nic| nic.speed).max().unwrap_or(0)
+fn fastest(host: &Host) -> u64 {
+    let up = host.nics().into_iter().filter(|nic| nic.is_up());
+    up.filter_map(|nic| nic.mbit_per_s).max().unwrap_or(0)
 }
 
 /// A number of bytes in a setting.

@@ -64,8 +64,8 @@ fn nodes_known(host: &Host) -> Seen {
     let mut devices = host.gpus();
     devices.extend(host.rails());
     for device in devices {
-        let line = format!("/sys/bus/pci/devices/{}/numa_node = {}", device.address, device.node);
-        if device.node < 0 { tally.fail(line) } else { tally.well(line) }
+        let line = format!("/sys/bus/pci/devices/{}/numa_node = {}", device.bus, device.numa);
+        if device.numa < 0 { tally.fail(line) } else { tally.well(line) }
     }
     tally.seen("no GPU and no NIC", "GPUs and NICs have a NUMA node", "devices without a NUMA node")
 }
@@ -81,11 +81,11 @@ fn affinity(host: &Host) -> Seen {
     };
     let mut tally = Tally::default();
     for gpu in host.gpus() {
-        let Some(text) = host.pci_text(&gpu.address, "local_cpulist") else { continue };
+        let Some(text) = host.pci_text(gpu.bus, "local_cpulist") else { continue };
         let near = number_list(&text).unwrap_or_default();
         let line = format!(
             "GPU {}: local_cpulist = {text}, Cpus_allowed_list = {}",
-            gpu.address,
+            gpu.bus,
             allowed.unwrap_or_default().trim()
         );
         if near.is_empty() || near.intersection(&ours).next().is_some() {
@@ -133,15 +133,12 @@ fn balancing(host: &Host) -> Seen {
 fn memory_everywhere(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for node in host.nodes() {
-        let folder = format!("/sys/devices/system/node/{node}");
-        let cpus = host.text(&format!("{folder}/cpulist")).unwrap_or_default();
-        let Some(text) = host.text(&format!("{folder}/meminfo")) else { continue };
-        let total = text.lines().find_map(|line| {
-            let rest = line.split_once("MemTotal:")?.1;
-            rest.split_whitespace().next()?.parse::<u64>().ok()
-        });
-        let line = format!("{folder}: cpulist = {cpus}, MemTotal = {} kB", total.unwrap_or(0));
-        if cpus.is_empty() || total != Some(0) { tally.well(line) } else { tally.fail(line) }
+        let Some(total) = node.memory_kib else { continue };
+        let line = format!(
+            "/sys/devices/system/node/node{}: cpulist = {}, MemTotal = {total} kB",
+            node.id, node.cpus
+        );
+        if node.cpus.is_empty() || total > 0 { tally.well(line) } else { tally.fail(line) }
     }
     tally.seen(
         "no NUMA nodes",

@@ -1,5 +1,7 @@
 //! NVLink: links, errors, the fabric manager, peer access.
 
+use ringway::topo::GpuMaker;
+
 use super::{Check, Seen, Tally};
 use crate::doctor::finding::Verdict;
 use crate::doctor::host::Host;
@@ -48,7 +50,7 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 fn links(host: &Host) -> Seen {
-    if host.smi().is_err() && !host.pci().iter().any(|pci| pci.is_nvidia()) {
+    if host.smi().is_err() && !host.has_gpu(GpuMaker::Nvidia) {
         return Seen::absent("no NVIDIA GPU");
     }
     let text = match host.output("nvidia-smi-nvlink-s") {
@@ -70,7 +72,7 @@ fn links(host: &Host) -> Seen {
 }
 
 fn errors(host: &Host) -> Seen {
-    if !host.pci().iter().any(|pci| pci.is_nvidia()) && host.smi().is_err() {
+    if !host.has_gpu(GpuMaker::Nvidia) && host.smi().is_err() {
         return Seen::absent("no NVIDIA GPU");
     }
     let text = match host.output("nvidia-smi-nvlink-e") {

@@ -1,7 +1,10 @@
 //! PCI Express: links, access control, packet sizes, errors, the IOMMU.
 
+use ringway::topo::PciDevice;
+use ringway_plan::topology::bus::BusId;
+
 use super::{Check, Seen, Tally};
-use crate::doctor::host::{Host, Pci};
+use crate::doctor::host::{Host, Which};
 
 mod config;
 
@@ -153,15 +156,15 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 /// A device and the bridges above it, nearest first.
-fn path_up(device: &Pci) -> Vec<String> {
-    std::iter::once(device.address.clone()).chain(device.above.iter().rev().cloned()).collect()
+fn path_up(device: &PciDevice) -> Vec<BusId> {
+    std::iter::once(device.bus).chain(device.above.iter().copied()).collect()
 }
 
 /// The links on the way up: what hangs on each, and the port it hangs on. Between the two ports of a switch is
 /// none, so it is every other step.
-fn links_up(device: &Pci) -> Vec<(String, Option<String>)> {
+fn links_up(device: &PciDevice) -> Vec<(BusId, Option<BusId>)> {
     let path = path_up(device);
-    path.chunks(2).map(|pair| (pair[0].clone(), pair.get(1).cloned())).collect()
+    path.chunks(2).map(|pair| (pair[0], pair.get(1).copied())).collect()
 }
 
 /// What a link is and could be: speed in GT/s and lanes. A card in a smaller slot is told by pci-slot.
@@ -170,15 +173,13 @@ struct Link {
     most: (f64, u32),
 }
 
-fn link(host: &Host, address: &str, port: Option<&str>) -> Option<Link> {
-    let read = |address: &str, which: &str| {
-        let (speed_text, width) = host.link_of(address, which)?;
-        // Virtual functions and host bridges say 0 or 255: they have no link of their own.
-        let width = width.parse::<u32>().ok().filter(|width| (1..255).contains(width))?;
+fn link(host: &Host, bus: BusId, port: Option<BusId>) -> Option<Link> {
+    let read = |bus: BusId, which: Which| {
+        let (speed_text, width) = host.link_of(bus, which)?;
         Some((speed(&speed_text)?, width))
     };
-    let (now, mut most) = (read(address, "current")?, read(address, "max")?);
-    if let Some(port) = port.and_then(|port| read(port, "max")) {
+    let (now, mut most) = (read(bus, Which::Current)?, read(bus, Which::Max)?);
+    if let Some(port) = port.and_then(|port| read(port, Which::Max)) {
         most = (most.0.min(port.0), most.1.min(port.1));
     }
     Some(Link { now, most })
@@ -187,8 +188,8 @@ fn link(host: &Host, address: &str, port: Option<&str>) -> Option<Link> {
 fn nic_width(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for nic in host.rails() {
-        for (address, port) in links_up(nic) {
-            width(host, &address, port.as_deref(), &mut tally);
+        for (bus, port) in links_up(nic) {
+            width(host, bus, port, &mut tally);
         }
     }
     tally.seen(
@@ -201,7 +202,7 @@ fn nic_width(host: &Host) -> Seen {
 fn gpu_width(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for gpu in host.gpus() {
-        width(host, &gpu.address, gpu.above.last().map(String::as_str), &mut tally);
+        width(host, gpu.bus, gpu.above.first().copied(), &mut tally);
     }
     tally.seen(
         "no GPU with a PCIe link",
@@ -210,9 +211,9 @@ fn gpu_width(host: &Host) -> Seen {
     )
 }
 
-fn width(host: &Host, address: &str, port: Option<&str>, tally: &mut Tally) {
-    let Some(Link { now, most }) = link(host, address, port) else { return };
-    let line = format!("{DEVICES}/{address}/current_link_width = {}; could be {}", now.1, most.1);
+fn width(host: &Host, bus: BusId, port: Option<BusId>, tally: &mut Tally) {
+    let Some(Link { now, most }) = link(host, bus, port) else { return };
+    let line = format!("{DEVICES}/{bus}/current_link_width = {}; could be {}", now.1, most.1);
     if now.1 < most.1 { tally.fail(line) } else { tally.well(line) }
 }
 
@@ -228,12 +229,10 @@ fn speed(text: &str) -> Option<f64> {
 fn nic_speed(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for nic in host.rails() {
-        for (address, port) in links_up(nic) {
-            let Some(Link { now, most }) = link(host, &address, port.as_deref()) else { continue };
-            let line = format!(
-                "{DEVICES}/{address}/current_link_speed = {} GT/s; could be {}",
-                now.0, most.0
-            );
+        for (bus, port) in links_up(nic) {
+            let Some(Link { now, most }) = link(host, bus, port) else { continue };
+            let line =
+                format!("{DEVICES}/{bus}/current_link_speed = {} GT/s; could be {}", now.0, most.0);
             if now.0 < most.0 { tally.fail(line) } else { tally.well(line) }
         }
     }
@@ -249,15 +248,15 @@ fn slot_speed(host: &Host) -> Seen {
     let mut devices = host.gpus();
     devices.extend(host.rails());
     for device in devices {
-        let Some(port) = device.above.last() else { continue };
-        let (Some(card), Some(slot)) = (link(host, &device.address, None), link(host, port, None))
+        let Some(port) = device.above.first().copied() else { continue };
+        let (Some(card), Some(slot)) = (link(host, device.bus, None), link(host, port, None))
         else {
             continue;
         };
         let (card, slot) = (card.most, slot.most);
         let line = format!(
             "{}: card {} GT/s x{}, port {port} above it {} GT/s x{}",
-            device.address, card.0, card.1, slot.0, slot.1
+            device.bus, card.0, card.1, slot.0, slot.1
         );
         if slot.0 < card.0 || slot.1 < card.1 { tally.warn(line) } else { tally.well(line) }
     }
@@ -281,7 +280,7 @@ fn limited(host: &Host) -> Seen {
 }
 
 fn errors(host: &Host) -> Seen {
-    let mut addresses: Vec<String> = Vec::new();
+    let mut addresses: Vec<BusId> = Vec::new();
     for device in host.gpus().into_iter().chain(host.rails()) {
         addresses.extend(path_up(device));
     }
@@ -290,7 +289,7 @@ fn errors(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for address in addresses {
         let total = |kind: &str, mark: &str| {
-            let text = host.pci_text(&address, &format!("aer_dev_{kind}"))?;
+            let text = host.pci_text(address, &format!("aer_dev_{kind}"))?;
             text.lines().find_map(|line| line.strip_prefix(mark)?.trim().parse::<u64>().ok())
         };
         let Some(correctable) = total("correctable", "TOTAL_ERR_COR") else { continue };
@@ -320,17 +319,16 @@ fn iommu(host: &Host) -> Seen {
     }
     let mut tally = Tally::default();
     for device in host.gpus().into_iter().chain(host.rails()) {
-        let Some(group) = host.link_name(&format!("{DEVICES}/{}/iommu_group", device.address))
-        else {
-            tally.well(format!("{DEVICES}/{}: no IOMMU group", device.address));
+        let Some(group) = host.link_name(&format!("{DEVICES}/{}/iommu_group", device.bus)) else {
+            tally.well(format!("{DEVICES}/{}: no IOMMU group", device.bus));
             continue;
         };
         let path = format!("/sys/kernel/iommu_groups/{group}/type");
         match host.text(&path) {
             Some(kind) if kind.starts_with("DMA") => {
-                tally.fail(format!("{}: {path} = {kind}", device.address));
+                tally.fail(format!("{}: {path} = {kind}", device.bus));
             }
-            Some(kind) => tally.well(format!("{}: {path} = {kind}", device.address)),
+            Some(kind) => tally.well(format!("{}: {path} = {kind}", device.bus)),
             None => tally.unknown(format!("{path} is not there")),
         }
     }
@@ -391,12 +389,12 @@ fn drivers(host: &Host) -> Seen {
     for device in host.pci().iter().filter(|pci| pci.is_gpu() || pci.is_rdma_nic()) {
         let name = if device.is_gpu() { "GPU" } else { "NIC" };
         match device.driver.as_deref() {
-            None => tally.fail(format!("{name} {DEVICES}/{}/driver is not there", device.address)),
+            None => tally.fail(format!("{name} {DEVICES}/{}/driver is not there", device.bus)),
             Some(driver) if driver == "vfio-pci" || driver == "pci-stub" || driver == "nouveau" => {
-                tally.warn(format!("{name} {DEVICES}/{}/driver = {driver}", device.address));
+                tally.warn(format!("{name} {DEVICES}/{}/driver = {driver}", device.bus));
             }
             Some(driver) => {
-                tally.well(format!("{name} {DEVICES}/{}/driver = {driver}", device.address))
+                tally.well(format!("{name} {DEVICES}/{}/driver = {driver}", device.bus))
             }
         }
     }

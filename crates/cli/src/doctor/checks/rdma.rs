@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use ringway::topo::PciDevice;
+use ringway_plan::topology::bus::BusId;
+
 use super::{Check, Seen, Tally};
-use crate::doctor::host::{Hca, Host, Pci, Port, link_gigabytes};
+use crate::doctor::host::{Host, Port, Which, board, link_gigabytes};
 
 const CLASS: &str = "/sys/class/infiniband";
 
@@ -121,10 +124,10 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 /// Ports of the same board and link layer: those that should be alike.
-fn peers(host: &Host) -> BTreeMap<(&str, bool), Vec<(&Hca, &Port)>> {
+fn peers(host: &Host) -> BTreeMap<(&str, bool), Vec<Port<'_>>> {
     let mut boards = BTreeMap::<_, Vec<_>>::new();
-    for (hca, port) in host.ports() {
-        boards.entry((hca.board.as_str(), port.ethernet)).or_default().push((hca, port));
+    for port in host.ports() {
+        boards.entry((board(port.device), port.is_ethernet())).or_default().push(port);
     }
     boards
 }
@@ -132,9 +135,9 @@ fn peers(host: &Host) -> BTreeMap<(&str, bool), Vec<(&Hca, &Port)>> {
 fn state(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for ports in peers(host).values() {
-        let any = ports.iter().any(|(_, port)| port.is_active());
-        for (_, port) in ports {
-            let line = format!("{CLASS}/{}/state = {}", port.place, port.state);
+        let any = ports.iter().any(|port| port.is_active());
+        for port in ports {
+            let line = format!("{CLASS}/{}/state = {}", port.place(), port.state);
             // A board of which no port is used was perhaps never cabled.
             match (port.is_active(), any) {
                 (true, _) => tally.well(line),
@@ -148,13 +151,13 @@ fn state(host: &Host) -> Seen {
 
 fn physical(host: &Host) -> Seen {
     let mut tally = Tally::default();
-    for (_, port) in host.ports() {
-        let line = format!("{CLASS}/{}/phys_state = {}", port.place, port.physical);
-        match (port.physical.as_str(), port.is_active()) {
+    for port in host.ports() {
+        let line = format!("{CLASS}/{}/phys_state = {}", port.place(), port.physical_state);
+        match (port.physical_state.as_str(), port.is_active()) {
             ("LinkUp", _) => tally.well(line),
             ("", _) => tally.unknown(line),
             // A port that is down is told by ibl-01.
-            (_, false) if ["Disabled", "Polling"].contains(&port.physical.as_str()) => {
+            (_, false) if ["Disabled", "Polling"].contains(&port.physical_state.as_str()) => {
                 tally.well(line)
             }
             _ => tally.fail(line),
@@ -170,14 +173,15 @@ fn physical(host: &Host) -> Seen {
 fn rate(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for ports in peers(host).values() {
-        let active = ports.iter().filter(|(_, port)| port.is_active());
-        let most = active.filter_map(|(_, port)| port.gigabits).fold(0.0, f64::max);
-        for (_, port) in ports.iter().filter(|(_, port)| port.is_active()) {
+        let active = ports.iter().filter(|port| port.is_active());
+        let most = active.filter_map(Port::gigabits).fold(0.0, f64::max);
+        for port in ports.iter().filter(|port| port.is_active()) {
             let line = format!(
                 "{CLASS}/{}/rate = {}; the fastest of its kind has {most}",
-                port.place, port.rate
+                port.place(),
+                port.rate
             );
-            match port.gigabits {
+            match port.gigabits() {
                 Some(rate) if rate < most => tally.fail(line),
                 Some(_) => tally.well(line),
                 None => tally.unknown(line),
@@ -193,12 +197,12 @@ fn rate(host: &Host) -> Seen {
 
 fn subnet_manager(host: &Host) -> Seen {
     let mut tally = Tally::default();
-    for (_, port) in host.ports() {
-        if port.ethernet || !port.is_active() && !port.state.eq_ignore_ascii_case("init") {
+    for port in host.ports() {
+        if port.is_ethernet() || !port.is_active() && !port.state.eq_ignore_ascii_case("init") {
             continue;
         }
-        let Some((lid, manager)) = port.lids else { continue };
-        let line = format!("{CLASS}/{}: lid = {lid}, sm_lid = {manager}", port.place);
+        let Some((lid, manager)) = port.lid.zip(port.sm_lid) else { continue };
+        let line = format!("{CLASS}/{}: lid = {lid}, sm_lid = {manager}", port.place());
         if lid == 0 || manager == 0 { tally.fail(line) } else { tally.well(line) }
     }
     tally.seen(
@@ -209,17 +213,13 @@ fn subnet_manager(host: &Host) -> Seen {
 }
 
 fn link_layer(host: &Host) -> Seen {
-    let active: Vec<&Port> =
-        host.ports().into_iter().map(|(_, port)| port).filter(|port| port.is_active()).collect();
+    let mut active = host.ports();
+    active.retain(|port| port.is_active());
     if active.is_empty() {
         return Seen::absent("no active RDMA port");
     }
-    let names = |ethernet: bool| -> Vec<&str> {
-        active
-            .iter()
-            .filter(|port| port.ethernet == ethernet)
-            .map(|port| port.name.as_str())
-            .collect()
+    let names = |ethernet: bool| -> Vec<String> {
+        active.iter().filter(|port| port.is_ethernet() == ethernet).map(Port::name).collect()
     };
     let (roce, ib) = (names(true), names(false));
     let evidence = format!("InfiniBand: {}; Ethernet: {}", list(&ib), list(&roce));
@@ -239,7 +239,7 @@ fn link_layer(host: &Host) -> Seen {
     }
 }
 
-fn list(names: &[&str]) -> String {
+fn list(names: &[String]) -> String {
     if names.is_empty() { "none".to_owned() } else { names.join(" ") }
 }
 
@@ -247,7 +247,7 @@ fn firmware(host: &Host) -> Seen {
     let mut boards = BTreeMap::<&str, BTreeMap<&str, Vec<&str>>>::new();
     for hca in host.hcas() {
         if let Some(firmware) = &hca.firmware {
-            boards.entry(&hca.board).or_default().entry(firmware).or_default().push(&hca.name);
+            boards.entry(board(hca)).or_default().entry(firmware).or_default().push(&hca.name);
         }
     }
     let mut tally = Tally::default();
@@ -274,7 +274,7 @@ fn firmware(host: &Host) -> Seen {
 fn guid(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for hca in host.hcas() {
-        let Some(guid) = &hca.guid else { continue };
+        let Some(guid) = &hca.node_guid else { continue };
         let line = format!("{CLASS}/{}/node_guid = {guid}", hca.name);
         let zero = guid.trim_start_matches("0x").chars().all(|c| c == '0' || c == ':');
         if zero { tally.fail(line) } else { tally.well(line) }
@@ -303,22 +303,23 @@ fn flaps(host: &Host) -> Seen {
 fn pcie_capacity(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for hca in host.hcas() {
-        let Some(address) = &hca.pci else { continue };
+        let Some(bus) = hca.bus else { continue };
         // What card and slot are good for; a link that fell back is told by pci-01 and pci-02.
-        let carries = |address: &str| {
-            let (speed, width) = host.link_of(address, "max")?;
-            let link = link_gigabytes(&speed, &width).filter(|link| *link > 0.0)?;
+        let carries = |bus: BusId| {
+            let (speed, width) = host.link_of(bus, Which::Max)?;
+            let link = link_gigabytes(&speed, width).filter(|link| *link > 0.0)?;
             Some((link, format!("{speed} x{width}")))
         };
-        let port = host.pci_at(address).and_then(|pci| pci.above.last());
-        let slot = port.and_then(|port| carries(port));
-        let Some(card) = carries(address) else { continue };
+        let port = host.pci_at(bus).and_then(|pci| pci.above.first());
+        let slot = port.and_then(|port| carries(*port));
+        let Some(card) = carries(bus) else { continue };
         let (link, shown) = match slot {
             Some(slot) if slot.0 < card.0 => slot,
             _ => card,
         };
-        let ports = hca.ports.iter().filter(|port| port.is_active());
-        let port: f64 = ports.filter_map(|port| port.gigabits).sum::<f64>() / 8.0;
+        let mut ports = host.ports();
+        ports.retain(|port| port.device.name == hca.name && port.is_active());
+        let port: f64 = ports.iter().filter_map(Port::gigabits).sum::<f64>() / 8.0;
         if port == 0.0 {
             continue;
         }
@@ -338,20 +339,20 @@ fn pcie_capacity(host: &Host) -> Seen {
 }
 
 fn driver(host: &Host) -> Seen {
-    if host.list("/sys/class/net").is_empty() && host.pci().iter().any(Pci::is_rdma_nic) {
+    if host.list("/sys/class/net").is_empty() && host.pci().iter().any(PciDevice::is_rdma_nic) {
         let why = "/sys/class is not in the tree";
         return Seen::unknown("could not look whether RDMA NICs have an RDMA device", why);
     }
     let mut tally = Tally::default();
     for nic in host.pci().iter().filter(|pci| pci.is_rdma_nic()) {
-        let hca = host.hcas().iter().find(|hca| hca.pci.as_deref() == Some(&nic.address));
+        let hca = host.hcas().iter().find(|hca| hca.bus == Some(nic.bus));
         match hca {
-            Some(hca) => tally.well(format!("{} is {}", nic.address, hca.name)),
+            Some(hca) => tally.well(format!("{} is {}", nic.bus, hca.name)),
             // A NIC without any driver is told by pci-driver.
             None if nic.driver.is_none() => {}
             None => tally.fail(format!(
                 "{} ({:04x}:{:04x}) has no device in {CLASS}",
-                nic.address, nic.vendor, nic.device
+                nic.bus, nic.vendor, nic.device
             )),
         }
     }

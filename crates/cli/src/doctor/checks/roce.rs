@@ -1,5 +1,7 @@
 //! RoCE: addresses, packet sizes, lossless priorities.
 
+use ringway::topo::{Gid, GidKind};
+
 use super::{Check, Seen, Tally};
 use crate::doctor::host::{Host, Qos};
 
@@ -132,23 +134,23 @@ fn is_routable(address: &str) -> bool {
 
 fn addresses(host: &Host) -> Seen {
     let mut tally = Tally::default();
-    for (_, port) in host.roce_ports() {
-        let gids = host.gids(port);
-        if gids.iter().all(|(_, _, kind)| kind.is_empty()) {
-            tally.unknown(format!("{}: gid_attrs/types is not there", port.name));
+    for port in host.roce_ports() {
+        let (gids, name) = (&port.gids, port.name());
+        if gids.iter().all(|gid| gid.kind == GidKind::Unknown) {
+            tally.unknown(format!("{name}: gid_attrs/types is not there"));
             continue;
         }
-        let second: Vec<_> = gids.iter().filter(|(_, _, kind)| kind == "RoCE v2").collect();
-        let best = second.iter().find(|(_, address, _)| is_routable(address));
+        let second: Vec<&Gid> = gids.iter().filter(|gid| gid.kind == GidKind::RoceV2).collect();
+        let best = second.iter().find(|gid| is_routable(&gid.gid));
         match (best, second.first()) {
-            (Some((index, address, _)), _) => {
-                tally.well(format!("{}: gids/{index} = {address}, RoCE v2", port.name))
+            (Some(gid), _) => {
+                tally.well(format!("{name}: gids/{} = {}, {}", gid.index, gid.gid, gid.kind));
             }
-            (None, Some((index, address, _))) => {
-                tally.warn(format!("{}: gids/{index} = {address} only, link-local", port.name));
+            (None, Some(gid)) => {
+                tally.warn(format!("{name}: gids/{} = {} only, link-local", gid.index, gid.gid));
             }
             (None, None) => {
-                tally.fail(format!("{}: no address of RoCE v2 among {}", port.name, gids.len()))
+                tally.fail(format!("{name}: no address of RoCE v2 among {}", gids.len()));
             }
         }
     }
@@ -170,16 +172,16 @@ fn address_index(host: &Host) -> Seen {
         return Seen::fail("NCCL_IB_GID_INDEX is no number", format!("NCCL_IB_GID_INDEX = {text}"));
     };
     let mut tally = Tally::default();
-    for (_, port) in host.roce_ports() {
-        match host.gids(port).into_iter().find(|(index, ..)| *index == wanted) {
-            Some((_, address, kind)) if kind == "RoCE v2" && is_routable(&address) => {
-                tally
-                    .warn(format!("{}: gids/{wanted} = {address}, {kind}; set by hand", port.name));
+    for port in host.roce_ports() {
+        let name = port.name();
+        match port.gids.iter().find(|gid| gid.index == wanted) {
+            Some(Gid { gid, kind: GidKind::RoceV2, .. }) if is_routable(gid) => {
+                tally.warn(format!("{name}: gids/{wanted} = {gid}, RoCE v2; set by hand"));
             }
-            Some((_, address, kind)) => {
-                tally.fail(format!("{}: gids/{wanted} = {address}, {kind}", port.name))
+            Some(Gid { gid, kind, .. }) => {
+                tally.fail(format!("{name}: gids/{wanted} = {gid}, {kind}"));
             }
-            None => tally.fail(format!("{}: gids/{wanted} is empty", port.name)),
+            None => tally.fail(format!("{name}: gids/{wanted} is empty")),
         }
     }
     tally.seen(
@@ -254,18 +256,18 @@ fn flow_control(host: &Host) -> Seen {
 fn traffic_class(host: &Host) -> Seen {
     let set = host.variable("NCCL_IB_TC").and_then(|text| text.parse::<u32>().ok());
     let mut tally = Tally::default();
-    for (hca, port) in host.roce_ports() {
-        let path = format!("/sys/class/infiniband/{}/tc/1/traffic_class", hca.name);
+    for port in host.roce_ports() {
+        let path = format!("/sys/class/infiniband/{}/tc/1/traffic_class", port.device.name);
         let global =
             host.text(&path).and_then(|text| text.rsplit('=').next()?.trim().parse::<u32>().ok());
         let class = set.or(global).unwrap_or(0);
-        for name in &hca.interfaces {
+        for name in host.interfaces_of(port.device) {
             let Ok(qos) = host.qos(name) else { continue };
             let Some(on) = qos.pfc.as_ref().filter(|on| !on.is_empty()) else { continue };
             let priority = qos.priority(class >> 2);
             let line = format!(
                 "{} ({name}): class {class} is priority {priority}; PFC on {on:?}",
-                port.name
+                port.name()
             );
             if on.contains(&priority) {
                 tally.well(line);

@@ -4,25 +4,54 @@
 
 use std::collections::BTreeMap;
 
+use ringway::topo::PciDevice;
+use ringway_plan::topology::bus::BusId;
+
 use super::pci::Config;
 
 /// What lspci says of one function.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Device {
     /// Class and subclass, shifted as sysfs has them; 0 when the name is not known here.
-    pub(super) class: u32,
+    class: u32,
     /// Vendor, from its name; 0 when it is not known here.
-    pub(super) vendor: u32,
+    vendor: u16,
     /// NUMA node.
-    pub(super) node: Option<i64>,
+    node: Option<i64>,
     /// Speed and width the link could have.
-    pub(super) capable: Option<(String, String)>,
+    capable: Option<(String, u32)>,
     /// Speed and width it has.
-    pub(super) running: Option<(String, String)>,
+    running: Option<(String, u32)>,
     /// The part of the configuration space that is shown.
     pub(super) config: Option<Config>,
     /// The driver.
-    pub(super) driver: Option<String>,
+    driver: Option<String>,
+}
+
+impl Device {
+    /// As discovery would describe it; where it hangs is not known.
+    pub(super) fn pci(&self, bus: BusId) -> PciDevice {
+        let (current_speed, current_width) = self.running.clone().unzip();
+        let (max_speed, max_width) = self.capable.clone().unzip();
+        PciDevice {
+            bus,
+            class: self.class,
+            vendor: self.vendor,
+            device: 0,
+            subsystem_vendor: 0,
+            subsystem_device: 0,
+            driver: self.driver.clone(),
+            numa: self.node.unwrap_or(-1),
+            above: Vec::new(),
+            host_bridge: None,
+            current_speed,
+            current_width,
+            max_speed,
+            max_width,
+            virtual_functions: None,
+            physical_function: None,
+        }
+    }
 }
 
 /// Names of classes, as lspci writes them, and their numbers.
@@ -39,9 +68,9 @@ const CLASSES: &[(&str, u32)] = &[
 ];
 
 /// Reads all functions.
-pub(super) fn parse(text: &str) -> BTreeMap<String, Device> {
+pub(super) fn parse(text: &str) -> BTreeMap<BusId, Device> {
     let mut devices = BTreeMap::new();
-    let mut now: Option<(String, Device)> = None;
+    let mut now: Option<(BusId, Device)> = None;
     for line in text.lines() {
         if !line.starts_with(char::is_whitespace) {
             devices.extend(now.take());
@@ -55,17 +84,9 @@ pub(super) fn parse(text: &str) -> BTreeMap<String, Device> {
 }
 
 /// `01:00.0 3D controller: NVIDIA Corporation …`, with a domain or not, with `[0302]` or not.
-fn heading(line: &str) -> Option<(String, Device)> {
+fn heading(line: &str) -> Option<(BusId, Device)> {
     let (address, rest) = line.split_once(' ')?;
-    let plain = |c: char| c.is_ascii_hexdigit() || c == ':' || c == '.';
-    if !address.contains(['.', ':']) || !address.chars().all(plain) {
-        return None;
-    }
-    let address = if address.matches(':').count() == 1 {
-        format!("0000:{address}")
-    } else {
-        address.to_owned()
-    };
+    let address: BusId = address.parse().ok()?;
     let (class, name) = rest.split_once(':')?;
     let found = CLASSES.iter().find(|(word, _)| class.starts_with(word));
     let vendor = if name.contains("NVIDIA") {
@@ -110,14 +131,14 @@ fn detail(device: &mut Device, line: &str) {
 }
 
 /// `Port #0, Speed 16GT/s, Width x16 (downgraded)` as sysfs writes it.
-fn link(text: &str) -> Option<(String, String)> {
+fn link(text: &str) -> Option<(String, u32)> {
     let after = |mark: &str| {
         let rest = text.split_once(mark)?.1;
         Some(rest.split([',', ' ']).next()?.to_owned())
     };
     let speed = after("Speed ")?;
     let speed = speed.strip_suffix("GT/s")?;
-    let width = after("Width x")?;
+    let width = after("Width x")?.parse().ok().filter(|width| (1..=64).contains(width))?;
     Some((format!("{speed} GT/s PCIe"), width))
 }
 

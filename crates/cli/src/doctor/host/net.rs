@@ -1,63 +1,24 @@
-//! Network interfaces, their subnets, and what ethtool says of them.
+//! Network interfaces: which count, their subnets, and what ethtool says of them.
 //!
 //! *Invariant*: any text gives a value or nothing.
 
 use std::collections::BTreeMap;
 
+use ringway::topo::NetDevice;
+
 use super::Host;
-
-const CLASS: &str = "/sys/class/net";
-
-/// A network interface that is a device.
-#[derive(Clone, Debug)]
-pub(crate) struct Nic {
-    /// `eth0`.
-    pub(crate) name: String,
-    /// The device behind it: a PCI address, `virtio0`.
-    pub(crate) device: String,
-    /// Bytes of a packet.
-    pub(crate) mtu: Option<i64>,
-    /// Mb/s; nothing for a link that is down or virtual.
-    pub(crate) speed: Option<i64>,
-    /// `up`.
-    pub(crate) state: String,
-    /// Ethernet, by its type.
-    pub(crate) ethernet: bool,
-}
-
-impl Nic {
-    /// It is up, as far as is known: virtual ones say `unknown`.
-    pub(crate) fn is_up(&self) -> bool {
-        self.state == "up" || self.state == "unknown"
-    }
-}
 
 impl Host {
     /// Interfaces that are devices.
-    pub(crate) fn nics(&self) -> &[Nic] {
-        self.nics.get_or_init(|| {
-            let mut found = Vec::new();
-            for name in self.list(CLASS) {
-                let file = |file: &str| format!("{CLASS}/{name}/{file}");
-                let Some(device) = self.link_name(&file("device")) else { continue };
-                let speed = self.number(&file("speed")).filter(|speed| *speed > 0);
-                found.push(Nic {
-                    device,
-                    mtu: self.number(&file("mtu")),
-                    speed: speed.filter(|speed| *speed < 100_000_000),
-                    state: self.text(&file("operstate")).unwrap_or_default(),
-                    ethernet: self.number(&file("type")) == Some(1),
-                    name,
-                });
-            }
-            found
-        })
+    pub(crate) fn nics(&self) -> Vec<&NetDevice> {
+        self.machine().nets.iter().filter(|net| net.is_device()).collect()
     }
 
     /// Interfaces of RoCE ports that carry traffic.
     pub(crate) fn roce_interfaces(&self) -> Vec<String> {
-        let mut names: Vec<String> =
-            self.roce_ports().iter().flat_map(|(hca, _)| hca.interfaces.clone()).collect();
+        let ports = self.roce_ports();
+        let names = ports.iter().flat_map(|port| self.interfaces_of(port.device));
+        let mut names: Vec<String> = names.map(str::to_owned).collect();
         names.sort();
         names.dedup();
         names

@@ -148,7 +148,7 @@ fn lspci_of_real_machines() {
     let host = Host::new(Root::at(tree.folder()));
     let gpus = host.gpus();
     assert_eq!(gpus.len(), 1, "{:?}", host.pci());
-    let config = host.config(&gpus[0].address).unwrap();
+    let config = host.config(gpus[0].bus).unwrap();
     assert!(config.relaxed);
     assert_eq!((config.payload, config.read_request), (256, 512));
     let found = examine(&host, &checks::all());

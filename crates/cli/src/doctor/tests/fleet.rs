@@ -87,6 +87,7 @@ fn what_differs_everywhere_is_not_compared_and_hundreds_are_quick() {
                 report: one.report.clone(),
                 denied: Vec::new(),
                 traits,
+                picture: None,
             }
         })
         .collect();

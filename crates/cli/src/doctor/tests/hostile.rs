@@ -5,8 +5,11 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use ringway::topo::Root;
+
 use super::look;
 use super::tree::{Tree, gpu, nic, pci};
+use crate::doctor::host::Host;
 
 /// A debug build on a busy machine must still be done by then.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -128,8 +131,11 @@ fn a_page_of_a_hostile_machine_is_escaped() {
         "/commands/dmesg.txt",
         "NVRM: Xid (PCI:0000:13:00): 79, <img src=x onerror=alert(1)>\u{1b}[31m",
     );
-    let found = look(&tree);
+    tree.link("/sys/class/infiniband/<script>", "/sys/class/infiniband/mlx5_0");
+    let mut found = look(&tree);
+    found.picture = Host::new(Root::at(tree.folder())).picture();
     let page = crate::doctor::html::page(std::slice::from_ref(&found), None);
+    assert!(page.contains("<svg ") && page.contains("&lt;script&gt;</text>"), "{page}");
     assert!(page.contains("&lt;script&gt;") && page.contains("&lt;img"), "{page}");
     for bad in ["<script", "<img", "\u{1b}", "http://", "https://", "src="] {
         assert!(!page.replace("src=x", "").contains(bad), "{bad}");

@@ -2,15 +2,17 @@
 
 use std::collections::BTreeSet;
 
+use ringway_plan::topology::bus::BusId;
+
 use crate::doctor::checks::{Seen, Tally};
 use crate::doctor::host::Host;
 
 const ACS: u16 = 0b1_1100;
 
 /// Bridges above GPUs and NICs.
-fn bridges(host: &Host) -> BTreeSet<String> {
+fn bridges(host: &Host) -> BTreeSet<BusId> {
     let devices = host.gpus().into_iter().chain(host.rails());
-    devices.flat_map(|device| device.above.iter().cloned()).collect()
+    devices.flat_map(|device| device.above.iter().copied()).collect()
 }
 
 pub(super) fn access_control(host: &Host) -> Seen {
@@ -20,10 +22,10 @@ pub(super) fn access_control(host: &Host) -> Seen {
     let mut tally = Tally::default();
     let mut guilty = Vec::new();
     for bridge in bridges(host) {
-        match host.config(&bridge) {
+        match host.config(bridge) {
             Ok(config) => match config.acs {
                 Some(control) if control & ACS != 0 => {
-                    guilty.push(bridge.clone());
+                    guilty.push(bridge.to_string());
                     tally.fail(format!("{bridge}: ACSCtl = 0x{control:04x} ({})", flags(control)));
                 }
                 Some(control) => tally.well(format!("{bridge}: ACSCtl = 0x{control:04x}")),
@@ -58,11 +60,11 @@ pub(super) fn translation(host: &Host) -> Seen {
     }
     let mut tally = Tally::default();
     for nic in host.rails() {
-        match host.config(&nic.address) {
+        match host.config(nic.bus) {
             Ok(config) => match config.ats {
-                Some(true) => tally.well(format!("{}: ATS on", nic.address)),
-                Some(false) => tally.fail(format!("{}: ATS off", nic.address)),
-                None => tally.fail(format!("{}: no ATS capability", nic.address)),
+                Some(true) => tally.well(format!("{}: ATS on", nic.bus)),
+                Some(false) => tally.fail(format!("{}: ATS off", nic.bus)),
+                None => tally.fail(format!("{}: no ATS capability", nic.bus)),
             },
             Err(why) => tally.unknown(why),
         }
@@ -80,9 +82,9 @@ pub(super) fn read_request(host: &Host) -> Seen {
     }
     let mut tally = Tally::default();
     for nic in host.rails() {
-        match host.config(&nic.address) {
+        match host.config(nic.bus) {
             Ok(config) => {
-                let line = format!("{}: MaxReadReq = {}", nic.address, config.read_request);
+                let line = format!("{}: MaxReadReq = {}", nic.bus, config.read_request);
                 match config.read_request {
                     4096.. => tally.well(line),
                     512..4096 => tally.warn(line),
@@ -108,7 +110,7 @@ pub(super) fn payload(host: &Host) -> Seen {
         let mut sizes = Vec::new();
         let mut trouble = None;
         for address in super::path_up(nic) {
-            match host.config(&address) {
+            match host.config(address) {
                 Ok(config) => sizes.push(config.payload),
                 Err(why) => trouble = Some(why),
             }
@@ -118,7 +120,7 @@ pub(super) fn payload(host: &Host) -> Seen {
             continue;
         }
         let list: Vec<String> = sizes.iter().map(ToString::to_string).collect();
-        let line = format!("{}: MaxPayload up to the root = {}", nic.address, list.join(", "));
+        let line = format!("{}: MaxPayload up to the root = {}", nic.bus, list.join(", "));
         let (least, most) = (sizes.iter().min(), sizes.iter().max());
         if least != most {
             tally.fail(line);
@@ -146,9 +148,9 @@ pub(in crate::doctor::checks) fn relaxed_ordering(host: &Host) -> Seen {
     }
     let mut tally = Tally::default();
     for nic in host.rails() {
-        match host.config(&nic.address) {
-            Ok(config) if config.relaxed => tally.well(format!("{}: RlxdOrd+", nic.address)),
-            Ok(_) => tally.fail(format!("{}: RlxdOrd-", nic.address)),
+        match host.config(nic.bus) {
+            Ok(config) if config.relaxed => tally.well(format!("{}: RlxdOrd+", nic.bus)),
+            Ok(_) => tally.fail(format!("{}: RlxdOrd-", nic.bus)),
             Err(why) => tally.unknown(why),
         }
     }
