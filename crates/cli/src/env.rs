@@ -125,8 +125,8 @@ struct LintArgs {
 #[derive(Debug, Args)]
 #[command(
     max_term_width = 80,
-    after_help = "The fabric is that of the active RDMA ports: InfiniBand, RoCE or EFA, or TCP where
-there are none.
+    after_help = "The fabric is that of the active RDMA ports: InfiniBand, RoCE or EFA, or TCP
+where there are none.
 
 Examples:
   ringway env suggest > nccl.conf

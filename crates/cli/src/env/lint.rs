@@ -159,12 +159,16 @@ fn one(setting: &Setting) -> Option<Finding> {
             seen,
         ));
     }
-    Some(bad(
+    let finding = bad(
         name,
         &format!("it takes {wanted}"),
         &format!("see `ringway env explain {name}`."),
         seen,
-    ))
+    );
+    Some(match variable.values {
+        "level" => finding.costs("NCCL ignores it without a word and takes its default"),
+        _ => finding,
+    })
 }
 
 fn bad(name: &str, why: &str, fix: &str, seen: String) -> Finding {
@@ -181,8 +185,8 @@ fn own_fault(name: &str, value: &str) -> Option<String> {
     }
     let mut config =
         Config::load(&ringway::config::Environment::new(std::iter::empty::<(String, String)>()));
-    let fault = config.set(name, value, Source::Environment).err()?.to_string();
-    Some(if is_secret(name) { fault.replace(value, "…") } else { fault })
+    // Its errors do not show secrets.
+    config.set(name, value, Source::Environment).err().map(|error| error.to_string())
 }
 
 fn unknown(name: &str, setting: &Setting, seen: String) -> Option<Finding> {
