@@ -125,8 +125,8 @@ struct LintArgs {
 #[derive(Debug, Args)]
 #[command(
     max_term_width = 80,
-    after_help = "The fabric is that of the active RDMA ports: InfiniBand, RoCE, or TCP where there
-are none.
+    after_help = "The fabric is that of the active RDMA ports: InfiniBand, RoCE or EFA, or TCP
+where there are none.
 
 Examples:
   ringway env suggest > nccl.conf
@@ -134,7 +134,7 @@ Examples:
   ringway env suggest --fabric tcp"
 )]
 struct SuggestArgs {
-    /// Take this fabric, whatever the machine has: ib, roce or tcp
+    /// Take this fabric, whatever the machine has: ib, roce, efa or tcp
     #[arg(long, value_name = "NAME", hide_possible_values = true)]
     fabric: Option<Fabric>,
     /// DSCP that the network gives to RDMA

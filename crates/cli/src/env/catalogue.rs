@@ -4,6 +4,7 @@
 //! line of the data that does not have its form is a failing test, never a panic.
 
 use ringway::config::{Config, Environment, Setting};
+use ringway_plan::topology::level::parse_level;
 
 const DATA: &str = include_str!("names.txt");
 
@@ -95,8 +96,8 @@ impl Variable<'_> {
             "bool" => (!matches!(value, "0" | "1")).then(|| "0 or 1".to_owned()),
             "bytes" => parse_whole(value).is_none().then(|| "a whole number of bytes".to_owned()),
             "text" | "path" | "list" => None,
-            "level" => level(value).is_none().then(|| {
-                "one of LOC, NVL, PIX, PXB, P2C, PXN, PHB, SYS, or a number from 0 to 5".to_owned()
+            "level" => parse_level(value).is_none().then(|| {
+                "one of LOC, NVL, PIX, PXB, P2C, PXN, PHB, SYS in capitals, or 0 to 5".to_owned()
             }),
             "int" => parse_whole(value).is_none().then(|| "a whole number".to_owned()),
             range if range.starts_with("int ") => {
@@ -121,23 +122,23 @@ impl Variable<'_> {
     }
 }
 
-/// NCCL reads numbers by strtoll with base 0: `0x10` and `010` count.
+/// NCCL reads numbers by strtoll with base 0: `0x10` is 16 and `010` is 8. What is no number to its end is
+/// none here, where strtoll takes what it can.
 pub(crate) fn parse_whole(value: &str) -> Option<i64> {
-    match value.strip_prefix("0x").or_else(|| value.strip_prefix("0X")) {
-        Some(hex) => i64::from_str_radix(hex, 16).ok(),
-        None => value.parse().ok(),
-    }
-}
-
-/// A type of path: how far apart two devices are.
-pub(crate) fn level(value: &str) -> Option<u8> {
-    let names = ["LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "P2C", "PXN", "PHB", "SYS", "PORT"];
-    if names.iter().any(|name| name.eq_ignore_ascii_case(value)) {
-        let at = names.iter().position(|name| name.eq_ignore_ascii_case(value));
-        return at.and_then(|at| u8::try_from(at).ok());
-    }
-    let number: u8 = value.parse().ok()?;
-    [0, 4, 5, 8, 9, 9].get(usize::from(number)).copied()
+    let (sign, digits) = match value.strip_prefix(['-', '+']) {
+        Some(rest) if value.starts_with('-') => ("-", rest),
+        Some(rest) => ("", rest),
+        None => ("", value),
+    };
+    let hex = digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X"));
+    let (digits, radix) = match hex {
+        Some(hex) => (hex, 16),
+        None if digits.starts_with('0') => (digits, 8),
+        None => (digits, 10),
+    };
+    // One sign only.
+    let bare = digits.starts_with(|digit: char| digit.is_ascii_hexdigit());
+    bare.then(|| i64::from_str_radix(&format!("{sign}{digits}"), radix).ok()).flatten()
 }
 
 /// The known name nearest to a wrong one.
@@ -235,6 +236,10 @@ mod tests {
             ("NCCL_IB_TC", "0x6a"),
             ("NCCL_DEBUG", "info"),
             ("NCCL_NET_GDR_LEVEL", "PHB"),
+            ("NCCL_NET_GDR_LEVEL", "6"),
+            ("NCCL_P2P_LEVEL", "NVL"),
+            ("NCCL_NET_MERGE_LEVEL", "PORT"),
+            ("NCCL_IB_TIMEOUT", "026"),
             ("NCCL_BUFFSIZE", "8388608"),
             ("NCCL_ALGO", "allreduce:tree;allgather:ring"),
         ] {
@@ -246,9 +251,39 @@ mod tests {
             ("NCCL_NTHREADS", "100", "64, 128"),
             ("NCCL_DEBUG", "VERBOSE", "INFO"),
             ("NCCL_NET_GDR_LEVEL", "NEAR", "PHB"),
+            ("NCCL_NET_GDR_LEVEL", "phb", "in capitals"),
+            ("NCCL_NET_GDR_LEVEL", "-1", "in capitals"),
+            ("NCCL_NET_MERGE_LEVEL", "near", "PORT"),
+            ("NCCL_IB_TIMEOUT", "040", "from 0 to 31"),
+            ("NCCL_IB_TIMEOUT", "08", "from 0 to 31"),
             ("NCCL_BUFFSIZE", "8M", "bytes"),
         ] {
             assert!(fault(name, value).unwrap().contains(wanted), "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn numbers_are_read_as_strtoll_reads_them() {
+        for (text, number) in [
+            ("10", Some(10)),
+            ("010", Some(8)),
+            ("0", Some(0)),
+            ("-0", Some(0)),
+            ("0x10", Some(16)),
+            ("-0X10", Some(-16)),
+            ("+7", Some(7)),
+            ("-1", Some(-1)),
+            ("-9223372036854775808", Some(i64::MIN)),
+            ("9223372036854775808", None),
+            ("08", None),
+            ("0x", None),
+            ("0x-1", None),
+            ("--1", None),
+            ("8M", None),
+            ("", None),
+            ("-", None),
+        ] {
+            assert_eq!(parse_whole(text), number, "{text}");
         }
     }
 

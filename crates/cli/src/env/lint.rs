@@ -35,13 +35,18 @@ pub(crate) struct Value<'a> {
 impl Value<'_> {
     /// As evidence.
     pub(crate) fn shown(self) -> String {
-        let secret = self.name.contains("SECRET");
-        format!("{}: {}={}", self.place, self.name, if secret { "…" } else { self.text })
+        let text = if is_secret(self.name) { "…" } else { self.text };
+        format!("{}: {}={text}", self.place, self.name)
     }
 
     pub(crate) fn number(self) -> Option<i64> {
         catalogue::parse_whole(self.text)
     }
+}
+
+/// Whether the value must not be shown.
+fn is_secret(name: &str) -> bool {
+    name.contains("SECRET")
 }
 
 impl<'a> Input<'a> {
@@ -154,12 +159,16 @@ fn one(setting: &Setting) -> Option<Finding> {
             seen,
         ));
     }
-    Some(bad(
+    let finding = bad(
         name,
         &format!("it takes {wanted}"),
         &format!("see `ringway env explain {name}`."),
         seen,
-    ))
+    );
+    Some(match variable.values {
+        "level" => finding.costs("NCCL ignores it without a word and takes its default"),
+        _ => finding,
+    })
 }
 
 fn bad(name: &str, why: &str, fix: &str, seen: String) -> Finding {
@@ -176,6 +185,7 @@ fn own_fault(name: &str, value: &str) -> Option<String> {
     }
     let mut config =
         Config::load(&ringway::config::Environment::new(std::iter::empty::<(String, String)>()));
+    // Its errors do not show secrets.
     config.set(name, value, Source::Environment).err().map(|error| error.to_string())
 }
 
@@ -212,6 +222,10 @@ fn unknown(name: &str, setting: &Setting, seen: String) -> Option<Finding> {
 fn twice(input: &Input<'_>) -> Vec<Finding> {
     let mut known = BTreeMap::<(&str, &str), &Setting>::new();
     let mut found = Vec::new();
+    let shown = |setting: &Setting| {
+        let text = setting.value.as_deref().unwrap_or("?");
+        Value { text, place: &setting.place, name: &setting.name }.shown()
+    };
     for setting in input.settings {
         let file = setting.place.rsplit_once(':').map_or(setting.place.as_str(), |(file, _)| file);
         let before = known.insert((file, &setting.name), setting);
@@ -223,8 +237,8 @@ fn twice(input: &Input<'_>) -> Vec<Finding> {
                     Verdict::Warn,
                     format!("{} is set twice", setting.name),
                 )
-                .seen(format!("{}: {}", before.place, before.value.as_deref().unwrap_or("?")))
-                .seen(format!("{}: {}", setting.place, setting.value.as_deref().unwrap_or("?")))
+                .seen(shown(before))
+                .seen(shown(setting))
                 .costs("the later one counts, which may not be the one that was meant")
                 .fixed_by("keep one."),
             );

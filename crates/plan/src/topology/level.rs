@@ -5,7 +5,7 @@
 use serde::Serialize;
 
 use super::path::{PathClass, Paths};
-use super::{NodeIndex, Topology};
+use super::{Net, NodeIndex, Topology};
 
 /// Classes the old numbers 0 to 5 stand for.
 const OLD: [PathClass; 6] = [
@@ -18,19 +18,37 @@ const OLD: [PathClass; 6] = [
 ];
 
 /// Reads a level as `NCCL_P2P_LEVEL` and `NCCL_NET_GDR_LEVEL` take it: a class up to `SYS`, in
-/// capitals, or one of the old numbers. NCCL ignores anything else, silently.
+/// capitals, or one of the old numbers, those past 5 as 5. NCCL ignores anything else, silently.
+///
+/// A number is read as C's `strtol` does with base 0: `0x2` is 2, `010` is 8, and what follows
+/// the digits does not count.
 #[must_use]
 pub fn parse_level(text: &str) -> Option<PathClass> {
     let named = PathClass::ALL.into_iter().find(|class| class.name() == text);
     if let Some(class) = named {
         return (class <= PathClass::Sys).then_some(class);
     }
-    let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
-    if digits.is_empty() {
+    if !text.starts_with(|letter: char| letter.is_ascii_digit()) {
         return None;
     }
-    let number: usize = digits.parse().unwrap_or(usize::MAX);
+    let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let (digits, radix) = match hex.filter(|hex| hex.starts_with(|c: char| c.is_ascii_hexdigit())) {
+        Some(hex) => (hex, 16),
+        None if text.starts_with('0') => (text, 8),
+        None => (text, 10),
+    };
+    let number =
+        digits.chars().map_while(|digit| digit.to_digit(radix)).fold(0_usize, |sum, digit| {
+            let digit = usize::try_from(digit).unwrap_or(0);
+            sum.saturating_mul(usize::try_from(radix).unwrap_or(10)).saturating_add(digit)
+        });
     Some(OLD[number.min(OLD.len() - 1)])
+}
+
+/// Whether a port is a socket of TCP: NCCL numbers the ports of RDMA devices from 1. A plugin that
+/// gives TCP access to GPUs says so.
+pub(super) fn is_socket(net: &Net) -> bool {
+    net.port == Some(0) && net.gdr != Some(true)
 }
 
 /// Whether something is done, and why.
@@ -137,6 +155,10 @@ impl Levels {
         let (Some(card), Some(port)) = (topology.gpu(gpu), topology.net(net)) else {
             return Verdict::no("not a GPU and a NIC");
         };
+        if is_socket(port) {
+            let why = "a socket (TCP), which always goes through host memory";
+            return Verdict::no(format!("{} is {why}; only an RDMA NIC can do more", port.name));
+        }
         if port.gdr == Some(false) {
             let fix = "load nvidia-peermem or use DMA-BUF";
             return Verdict::no(format!("{} offers no GPUDirect; {fix}", port.name));
@@ -204,6 +226,14 @@ mod tests {
             ("5", Some(Sys)),
             ("99999999999999999999999", Some(Sys)),
             ("2x", Some(Pxb)),
+            ("6", Some(Sys)),
+            ("0x1", Some(Pix)),
+            ("0X2", Some(Pxb)),
+            ("0xg", Some(Loc)),
+            ("010", Some(Sys)),
+            ("02", Some(Pxb)),
+            ("08", Some(Loc)),
+            ("phb", None),
             ("pix", None),
             ("NET", None),
             ("DIS", None),

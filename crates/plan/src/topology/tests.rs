@@ -357,6 +357,46 @@ fn what_an_operator_should_look_at_is_said() {
     assert!(told.contains("GPU0, GPU1") && told.contains("no NIC at all"), "{told}");
 }
 
+fn told(text: &str) -> String {
+    let topology = graph(text);
+    warning::warnings(&topology, &nics(&topology, &Levels::default())).join("\n")
+}
+
+#[test]
+fn sockets_are_not_told_to_load_modules_or_to_move() {
+    let text = hgx()
+        .replace("mlx5_", "ens")
+        .replace("port=\"1\"", "port=\"0\"")
+        .replace("maxconn=\"131072\" gdr=\"1\"", "maxconn=\"65536\" gdr=\"0\"");
+    let topology = graph(&text);
+    let reason = &nics(&topology, &Levels::default())[0].gdr.reason;
+    assert!(reason.contains("socket (TCP)") && !reason.contains("peermem"), "{reason}");
+    assert_eq!(told(&text), "");
+}
+
+#[test]
+fn nics_without_gpudirect_are_not_said_to_be_far() {
+    let text = hgx().replace("maxconn=\"131072\" gdr=\"1\"", "maxconn=\"131072\" gdr=\"0\"");
+    let topology = graph(&text);
+    let found = nics(&topology, &Levels::default());
+    assert_eq!(found[0].class, PathClass::Phb, "staged through the CPU");
+    assert!(found[0].gdr.reason.contains("peermem"), "{}", found[0].gdr.reason);
+    assert_eq!(told(&text), "");
+    // One that is far is still named.
+    let text = "<system><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\" class=\"0x030200\"><gpu dev=\"0\" \
+                sm=\"90\"/></pci><pci busid=\"0000:02:00.0\" class=\"0x020700\"><nic><net dev=\"0\" \
+                name=\"mlx5_0\" port=\"1\" gdr=\"0\"/></nic></pci></cpu></system>";
+    assert!(told(text).contains("GPU0 has no NIC nearer than PHB"), "{}", told(text));
+}
+
+#[test]
+fn gpus_the_driver_did_not_show_are_not_said_to_lack_links() {
+    let links = "<nvlink target=\"0000:a0:00.0\" count=\"18\" tclass=\"0x068000\"/>";
+    let first = hgx().replacen(links, "", 1);
+    assert!(told(&first).contains("GPU0 has 0 NVLinks"), "{}", told(&first));
+    assert_eq!(told(&first.replacen(" sm=\"90\"", "", 1)), "");
+}
+
 #[test]
 fn the_picture_shows_every_device_and_is_well_formed() {
     let text = hgx().replace("mlx5_3", "&lt;evil&gt;\"&amp;".replace('"', "&quot;").as_str());

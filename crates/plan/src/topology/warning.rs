@@ -3,8 +3,9 @@
 //! *Invariant:* a warning names the device, what is wrong, and what to look at.
 
 use super::bus::tenths_of_gt;
+use super::level::is_socket;
 use super::nearest::Affinity;
-use super::path::PathClass;
+use super::path::{PathClass, Paths};
 use super::{Kind, LinkKind, NodeIndex, Topology};
 
 /// Everything odd about a machine, the worst first within each kind.
@@ -20,12 +21,23 @@ pub fn warnings(topology: &Topology, affinities: &[Affinity]) -> Vec<String> {
     found
 }
 
+/// GPUs whose traffic goes through the CPU because every NIC is far: not where it goes there for want of
+/// GPUDirect, nor where there are only sockets, which always go through host memory.
 fn far_nics(topology: &Topology, affinities: &[Affinity], found: &mut Vec<String>) {
-    let far: Vec<&Affinity> =
-        affinities.iter().filter(|one| one.net.is_some() && one.class >= PathClass::Phb).collect();
+    let is_rdma = |net: &NodeIndex| {
+        topology.net(*net).is_some_and(|net| net.unused.is_none() && !is_socket(net))
+    };
+    let nets: Vec<NodeIndex> = topology.nets().into_iter().filter(is_rdma).collect();
+    let paths = Paths::physical(&topology.as_nccl_sees_it());
+    let nearest = |gpu: NodeIndex| nets.iter().map(|net| paths.get(gpu, *net).class).min();
+    let far: Vec<(NodeIndex, PathClass)> = affinities
+        .iter()
+        .filter(|one| one.net.is_some() && one.class >= PathClass::Phb)
+        .filter_map(|one| Some((one.gpu, nearest(one.gpu)?)))
+        .collect();
     for class in [PathClass::Sys, PathClass::Phb] {
         let names: Vec<String> =
-            far.iter().filter(|one| one.class == class).map(|one| topology.name(one.gpu)).collect();
+            far.iter().filter(|(_, is)| *is == class).map(|(gpu, _)| topology.name(*gpu)).collect();
         if names.is_empty() {
             continue;
         }
@@ -115,9 +127,18 @@ fn slow_link(topology: &Topology, index: NodeIndex, found: &mut Vec<String>) {
     }
 }
 
-/// NVLinks that one end has and the other lacks, and GPUs with fewer than the rest.
+/// NVLinks that one end has and the other lacks, and GPUs with fewer than the rest. A GPU without links of
+/// which no driver told even the architecture was not seen by it: nothing is known of its links.
 fn uneven_nvlinks(topology: &Topology, found: &mut Vec<String>) {
-    let gpus = topology.gpus();
+    let has_links = |gpu: NodeIndex| {
+        let fast = |kind| matches!(kind, LinkKind::NvLink(_) | LinkKind::Xgmi(_));
+        topology.links.iter().any(|link| link.from == gpu && fast(link.kind))
+    };
+    let is_known = |gpu: &NodeIndex| {
+        let told = topology.gpu(*gpu).is_some_and(|gpu| gpu.sm > 0 || gpu.gcn.is_some());
+        told || has_links(*gpu)
+    };
+    let gpus: Vec<NodeIndex> = topology.gpus().into_iter().filter(is_known).collect();
     let count = |kind: LinkKind| match kind {
         LinkKind::NvLink(count) | LinkKind::Xgmi(count) => count,
         _ => 0,

@@ -1,6 +1,7 @@
-//! Lines with numbers to read: completion errors of network cards, Xids of GPUs, links that flap.
+//! Lines with numbers to read: completion errors of network cards, Xids of GPUs, SXids of NVSwitches, links
+//! that flap.
 //!
-//! *Invariant*: one entry for each status, Xid number and interface, each with a bounded list of names.
+//! *Invariant*: one entry for each status, Xid and SXid number and interface, each with a bounded list of names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +12,10 @@ use super::sight::{Place, Sight, Tally};
 
 /// Names kept with one entry.
 const NAMES: usize = 16;
-/// Numbers of Xids kept apart.
+/// Numbers of Xids, and of SXids, kept apart.
 const XIDS: usize = 64;
+/// Xids of NVLink whose line says whether it was fatal: `149, NETIR_LINK_EVT  Fatal   XC0 …`.
+pub(crate) const GRADED: std::ops::RangeInclusive<u32> = 144..=150;
 
 /// Words that make a line worth a look here.
 pub(crate) const WORDS: &[&str] =
@@ -22,11 +25,13 @@ pub(crate) const WORDS: &[&str] =
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Errors {
     pub(crate) sight: Sight,
-    /// Peers of completions, buses of Xids.
+    /// Peers of completions, buses of Xids and SXids.
     pub(crate) names: BTreeSet<String>,
     /// Cards of completions.
     pub(crate) cards: BTreeSet<String>,
     pub(crate) vendor: BTreeSet<u32>,
+    /// Whether the driver itself calls one of them fatal.
+    pub(crate) fatal: bool,
 }
 
 /// What was read.
@@ -35,6 +40,8 @@ pub(crate) struct Devices {
     /// By `ibv_wc_status`.
     pub(crate) completions: BTreeMap<u32, Errors>,
     pub(crate) xids: BTreeMap<u32, Errors>,
+    /// Those of NVSwitches.
+    pub(crate) sxids: BTreeMap<u32, Errors>,
     /// By interface.
     pub(crate) flaps: Tally<String>,
     pub(crate) left_out: u64,
@@ -45,6 +52,7 @@ impl Devices {
         Self {
             completions: BTreeMap::new(),
             xids: BTreeMap::new(),
+            sxids: BTreeMap::new(),
             flaps: Tally::of(1024),
             left_out: 0,
         }
@@ -86,19 +94,34 @@ impl Devices {
         true
     }
 
-    /// `NVRM: Xid (PCI:0000:9b:00): 119, pid=…`
+    /// `NVRM: Xid (PCI:0000:9b:00): 119, pid=…`, and of an NVSwitch
+    /// `nvidia-nvswitch0: SXid (PCI:0000:a1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up`.
     fn xid(&mut self, line: &[u8], place: Place) -> bool {
         let Some(at) = memmem::find(line, b"Xid (") else { return false };
+        let of_switch = at > 0 && line[at - 1] == b'S';
         let rest = &line[at + 5..];
         let Some(close) = memmem::find(rest, b"): ") else { return false };
         let number = number_after(&rest[close..], "): ").and_then(whole);
         let Some(number) = number.filter(|number| *number < 100_000) else { return false };
-        if self.xids.len() >= XIDS && !self.xids.contains_key(&number) {
+        let said =
+            memmem::find(&rest[close..], b",").map_or(&[][..], |comma| &rest[close + comma..]);
+        let fatal = if of_switch {
+            // Two more lines belong to each event; they tell nothing of their own.
+            if said.starts_with(b", Severity ") || said.starts_with(b", Data {") {
+                return true;
+            }
+            said.starts_with(b", Fatal")
+        } else {
+            GRADED.contains(&number) && memmem::find(said, b" Fatal ").is_some()
+        };
+        let table = if of_switch { &mut self.sxids } else { &mut self.xids };
+        if table.len() >= XIDS && !table.contains_key(&number) {
             self.left_out += 1;
             return true;
         }
-        let errors = self.xids.entry(number).or_default();
+        let errors = table.entry(number).or_default();
         errors.sight.add(place, line, None);
+        errors.fatal |= fatal;
         let bus = String::from_utf8_lossy(&rest[..close.min(40)]);
         keep(&mut errors.names, bus.trim_start_matches("PCI:"));
         true
@@ -140,13 +163,23 @@ fn whole(number: f64) -> Option<u32> {
     (0.0..=1e9).contains(&number).then_some(number as u32)
 }
 
+/// How much a status or an Xid weighs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) enum Weight {
+    /// The device, or the way to it, failed.
+    Fails,
+    /// A fault of the program, or one that was contained: the device goes on.
+    Warns,
+    /// It follows from another error, or announces one.
+    Follows,
+}
+
 /// What a status or an Xid means.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Meaning {
     pub(crate) code: u32,
     pub(crate) name: &'static str,
-    /// Whether it follows from another error.
-    pub(crate) secondary: bool,
+    pub(crate) weight: Weight,
     pub(crate) cause: &'static str,
     pub(crate) fix: &'static str,
 }
@@ -154,11 +187,11 @@ pub(crate) struct Meaning {
 const fn meaning(
     code: u32,
     name: &'static str,
-    secondary: bool,
+    weight: Weight,
     cause: &'static str,
     fix: &'static str,
 ) -> Meaning {
-    Meaning { code, name, secondary, cause, fix }
+    Meaning { code, name, weight, cause, fix }
 }
 
 const BUFFERS: &str = "look for a mismatch of counts or versions between the two ranks; with GPUDirect check \
@@ -170,7 +203,7 @@ pub(crate) const STATUSES: &[Meaning] = &[
     meaning(
         1,
         "local length error",
-        false,
+        Weight::Fails,
         "A message was longer than the buffer for it, or than the path's MTU \
         allows.",
         "check that both ends run the same NCCL and the same MTU.",
@@ -178,14 +211,14 @@ pub(crate) const STATUSES: &[Meaning] = &[
     meaning(
         2,
         "local QP operation error",
-        false,
+        Weight::Fails,
         "The card refused the request as malformed.",
         BUFFERS,
     ),
     meaning(
         4,
         "local protection error",
-        false,
+        Weight::Fails,
         "The card was not allowed to reach local memory: a registration \
         that is gone, or PCIe access control (ACS) between GPU and NIC.",
         "switch ACS redirection off above GPU and NIC (setpci, BIOS); check nvidia_peermem.",
@@ -193,24 +226,36 @@ pub(crate) const STATUSES: &[Meaning] = &[
     meaning(
         5,
         "flushed",
-        true,
+        Weight::Follows,
         "The queue was already in error: this follows from an earlier error on the \
         same connection.",
         "find the first error on this connection, here or at the peer.",
     ),
-    meaning(6, "memory window bind error", false, "A memory window could not be bound.", BUFFERS),
-    meaning(7, "bad response", false, "The peer answered with something unexpected.", PEER_LOG),
+    meaning(
+        6,
+        "memory window bind error",
+        Weight::Fails,
+        "A memory window could not be bound.",
+        BUFFERS,
+    ),
+    meaning(
+        7,
+        "bad response",
+        Weight::Fails,
+        "The peer answered with something unexpected.",
+        PEER_LOG,
+    ),
     meaning(
         8,
         "local access error",
-        false,
+        Weight::Fails,
         "The card may not write where the peer's data should go.",
         BUFFERS,
     ),
     meaning(
         9,
         "remote invalid request",
-        false,
+        Weight::Fails,
         "The peer's card refused the request: it is longer than the \
         buffer there, or the two ends disagree.",
         BUFFERS,
@@ -218,7 +263,7 @@ pub(crate) const STATUSES: &[Meaning] = &[
     meaning(
         10,
         "remote access error",
-        false,
+        Weight::Fails,
         "The peer's card may not reach the memory that was named to us: a \
         registration that is gone, ACS or IOMMU between its GPU and NIC, or different calls on the two ranks.",
         BUFFERS,
@@ -226,14 +271,14 @@ pub(crate) const STATUSES: &[Meaning] = &[
     meaning(
         11,
         "remote operation error",
-        false,
+        Weight::Fails,
         "The peer's card failed while it carried out the request.",
         "look at the peer's card: dmesg, firmware, PCIe errors.",
     ),
     meaning(
         12,
         "no answer, retries exhausted",
-        false,
+        Weight::Fails,
         "The peer's card did not acknowledge: 4.096 µs × \
         2^NCCL_IB_TIMEOUT × NCCL_IB_RETRY_CNT, 30 s by default. Within the first minute and on all hosts it is \
         configuration (GID, MTU, PFC, ACL on the switch); after hours and towards one peer it is a link that went \
@@ -244,7 +289,7 @@ pub(crate) const STATUSES: &[Meaning] = &[
     meaning(
         13,
         "receiver not ready, retries exhausted",
-        false,
+        Weight::Fails,
         "The peer had no receive posted for too long: its \
         process is stuck or its proxy thread gets no processor.",
         "look at the peer: is it alive, is its CPU over-committed (cores per rank, affinity)?",
@@ -252,27 +297,32 @@ pub(crate) const STATUSES: &[Meaning] = &[
     meaning(
         19,
         "fatal",
-        false,
+        Weight::Fails,
         "The card failed.",
         "look at dmesg and firmware of this host's card.",
     ),
-    meaning(20, "response timeout", false, "The peer's card did not answer.", PEER_LOG),
+    meaning(20, "response timeout", Weight::Fails, "The peer's card did not answer.", PEER_LOG),
     meaning(
         21,
         "general error",
-        false,
+        Weight::Fails,
         "The card reports an error without a name.",
         "look at the vendor error \
         and the card's firmware.",
     ),
 ];
 
-/// Xids that matter to a job.
+const NVLINK: &str =
+    "A link between GPU and NVSwitch reported an error; the line itself says whether it was fatal.";
+const NVLINK_FIX: &str = "after a fatal one reset the GPUs; if it comes back look at the fabric manager's log for \
+    the switch and port.";
+
+/// Xids that matter to a job. Those the driver may call fatal or not in the line itself weigh less here.
 pub(crate) const XIDS_KNOWN: &[Meaning] = &[
     meaning(
         13,
         "kernel exception",
-        false,
+        Weight::Warns,
         "A kernel of the program did something illegal.",
         "run the program \
         under compute-sanitizer; if several programs show it on one GPU, drain it.",
@@ -280,7 +330,7 @@ pub(crate) const XIDS_KNOWN: &[Meaning] = &[
     meaning(
         31,
         "memory page fault",
-        false,
+        Weight::Warns,
         "A kernel touched an address that is not mapped: mostly a fault of \
         the program.",
         "run the program under compute-sanitizer.",
@@ -288,7 +338,7 @@ pub(crate) const XIDS_KNOWN: &[Meaning] = &[
     meaning(
         43,
         "stopped by a program's fault",
-        true,
+        Weight::Follows,
         "The GPU was reset after a fault of the program.",
         "find the \
         Xid before it.",
@@ -296,7 +346,7 @@ pub(crate) const XIDS_KNOWN: &[Meaning] = &[
     meaning(
         45,
         "clean-up after another error",
-        true,
+        Weight::Follows,
         "The driver ended a program's work after an earlier error \
         or a kill.",
         "find the Xid before it.",
@@ -304,7 +354,7 @@ pub(crate) const XIDS_KNOWN: &[Meaning] = &[
     meaning(
         48,
         "double-bit memory error",
-        false,
+        Weight::Fails,
         "GPU memory is broken.",
         "drain the host, reset the GPU; replace \
         it if the error returns.",
@@ -312,28 +362,28 @@ pub(crate) const XIDS_KNOWN: &[Meaning] = &[
     meaning(
         62,
         "internal halt",
-        false,
+        Weight::Fails,
         "The GPU's own processor halted.",
         "reset the GPU; replace it if it returns.",
     ),
     meaning(
         63,
         "row remapped",
-        true,
+        Weight::Follows,
         "A bad row of memory was replaced; this takes effect with the next reset.",
         "reset the GPU when the job is over.",
     ),
     meaning(
         64,
         "row remapping failed",
-        false,
+        Weight::Fails,
         "A bad row of memory could not be replaced.",
         "replace the GPU.",
     ),
     meaning(
         74,
         "NVLink error",
-        false,
+        Weight::Fails,
         "A link between GPUs, or to a switch, fails.",
         "reset the GPUs; check the \
         seating of board or bridge; nvidia-smi nvlink -e shows which link.",
@@ -341,7 +391,7 @@ pub(crate) const XIDS_KNOWN: &[Meaning] = &[
     meaning(
         79,
         "fallen off the bus",
-        false,
+        Weight::Fails,
         "The GPU does not answer on PCIe any more: power, heat, seating or \
         board.",
         "drain the host, power-cycle it, look at the system's event log.",
@@ -349,14 +399,14 @@ pub(crate) const XIDS_KNOWN: &[Meaning] = &[
     meaning(
         92,
         "many single-bit errors",
-        true,
+        Weight::Follows,
         "Memory errors are corrected, but often.",
         "reset the GPU soon.",
     ),
     meaning(
         94,
         "contained memory error",
-        false,
+        Weight::Warns,
         "A memory error was contained: the program that met it is lost, \
         others are not.",
         "restart the job; reset the GPU when idle.",
@@ -364,7 +414,7 @@ pub(crate) const XIDS_KNOWN: &[Meaning] = &[
     meaning(
         95,
         "uncontained memory error",
-        false,
+        Weight::Fails,
         "A memory error was not contained: all programs of this GPU are \
         lost.",
         "drain the host and reset the GPU.",
@@ -372,7 +422,7 @@ pub(crate) const XIDS_KNOWN: &[Meaning] = &[
     meaning(
         109,
         "context switch timeout",
-        false,
+        Weight::Fails,
         "A kernel did not end in time.",
         "look for a program that hangs \
         on this GPU; update the driver.",
@@ -380,7 +430,7 @@ pub(crate) const XIDS_KNOWN: &[Meaning] = &[
     meaning(
         119,
         "GSP timeout",
-        false,
+        Weight::Fails,
         "The GPU's system processor does not answer: every call to this GPU hangs \
         for seconds and the ranks on it fall behind or die.",
         "drain the host and reset the GPU (or reboot); update the driver; \
@@ -389,26 +439,19 @@ pub(crate) const XIDS_KNOWN: &[Meaning] = &[
     meaning(
         120,
         "GSP error",
-        false,
+        Weight::Fails,
         "The GPU's system processor failed.",
         "reset the GPU; update the driver.",
     ),
     meaning(
-        145,
-        "NVLink error",
-        false,
-        "A link between GPU and NVSwitch fails.",
-        "reset the GPUs; look at the \
-        fabric manager's log for the switch and port.",
+        140,
+        "uncorrected memory error",
+        Weight::Fails,
+        "GPU memory met an error that could not be corrected.",
+        "drain the host and reset the GPU; replace it if the error returns.",
     ),
-    meaning(
-        149,
-        "NVLink error",
-        false,
-        "A link between GPU and NVSwitch fails.",
-        "reset the GPUs; look at the \
-        fabric manager's log for the switch and port.",
-    ),
+    meaning(145, "NVLink error", Weight::Warns, NVLINK, NVLINK_FIX),
+    meaning(149, "NVLink error", Weight::Warns, NVLINK, NVLINK_FIX),
 ];
 
 /// The meaning of a code.

@@ -11,7 +11,7 @@ const MOST: usize = 64;
 /// Sizes from which the rate is the link's.
 const LARGE: u64 = 64 << 10;
 /// Rates of ports in Gb/s.
-const RATES: [f64; 9] = [10.0, 25.0, 40.0, 56.0, 100.0, 200.0, 400.0, 800.0, 1600.0];
+const RATES: [f64; 10] = [10.0, 25.0, 40.0, 50.0, 56.0, 100.0, 200.0, 400.0, 800.0, 1600.0];
 
 /// The tables of a run.
 #[derive(Debug, Default)]

@@ -1,9 +1,12 @@
 //! Combinations and values that are allowed and cost something: one function each.
 
+use ringway_plan::topology::hca::HcaFilter;
+use ringway_plan::topology::level::parse_level;
+use ringway_plan::topology::path::PathClass;
+
 use super::{Input, Value};
 use crate::doctor::finding::{Finding, Verdict};
-use crate::env::catalogue;
-use crate::env::host::{Host, Interface};
+use crate::env::host::{Host, Interface, Link, Port};
 
 /// A rule: what it finds, or nothing.
 pub(super) type Rule = fn(&Input<'_>) -> Option<Finding>;
@@ -59,7 +62,7 @@ fn is_off(value: Value<'_>) -> bool {
 }
 
 fn has_rdma(input: &Input<'_>) -> bool {
-    input.host.is_some_and(|host| host.active().next().is_some())
+    input.host.is_some_and(|host| host.verbs().next().is_some())
 }
 
 fn rdma_off(input: &Input<'_>) -> Option<Finding> {
@@ -149,8 +152,8 @@ fn forced_protocol(input: &Input<'_>) -> Option<Finding> {
 
 fn gdr_level(input: &Input<'_>) -> Option<Finding> {
     let value = input.get("NCCL_NET_GDR_LEVEL")?;
-    match catalogue::level(value.text)? {
-        0..=3 => {
+    match parse_level(value.text)? {
+        PathClass::Loc | PathClass::Nvl | PathClass::Nvb | PathClass::C2c => {
             let cost = "data is staged in host memory: 11 in place of 23 GB/s on one HDR port";
             let fix = "unset it, or PXB.";
             speed(
@@ -162,7 +165,7 @@ fn gdr_level(input: &Input<'_>) -> Option<Finding> {
                 fix,
             )
         }
-        9 => {
+        PathClass::Sys => {
             let cost = "GPUDirect across sockets reads at a few GB/s on many platforms";
             let fix = "unset it; give each GPU a NIC of its own PCIe switch.";
             speed(
@@ -306,18 +309,6 @@ fn few_channels(input: &Input<'_>) -> Option<Finding> {
     speed("env-few-channels", Verdict::Warn, "few channels are allowed", value, cost, fix)
 }
 
-/// The names an expression of NCCL's selects.
-fn selects(expression: &str, name: &str) -> bool {
-    let (exclude, rest) =
-        expression.strip_prefix('^').map_or((false, expression), |rest| (true, rest));
-    let (exact, list) = rest.strip_prefix('=').map_or((false, rest), |rest| (true, rest));
-    let hit = list.split(',').filter(|word| !word.is_empty()).any(|word| {
-        let word = word.split(':').next().unwrap_or(word);
-        if exact { name == word } else { name.starts_with(word) }
-    });
-    hit != exclude
-}
-
 fn interface_name(input: &Input<'_>) -> Option<Finding> {
     let value = input.get("NCCL_SOCKET_IFNAME").filter(|value| !value.text.is_empty())?;
     let bridge = ["lo", "docker", "virbr", "cni", "veth"];
@@ -338,8 +329,10 @@ fn interface_name(input: &Input<'_>) -> Option<Finding> {
         );
     }
     let host = input.host.filter(|host| !host.interfaces.is_empty())?;
+    // NCCL reads this list as it reads that of the cards.
+    let filter = HcaFilter::parse(value.text);
     let selected: Vec<&Interface> =
-        host.interfaces.iter().filter(|i| selects(value.text, &i.name)).collect();
+        host.interfaces.iter().filter(|i| filter.allows(&i.name, None)).collect();
     let up = selected.iter().filter(|interface| interface.is_up && interface.name != "lo").count();
     let there: Vec<&str> =
         host.interfaces.iter().filter(|i| i.is_up).map(|i| i.name.as_str()).take(8).collect();
@@ -362,11 +355,12 @@ fn interface_name(input: &Input<'_>) -> Option<Finding> {
 
 fn hca(input: &Input<'_>) -> Option<Finding> {
     let value = input.get("NCCL_IB_HCA").filter(|value| !value.text.is_empty())?;
-    if let Some(host) = input.host.filter(|host| !host.ports.is_empty()) {
-        let some = host.active().any(|port| selects(value.text, &port.device));
+    if let Some(host) = input.host.filter(|host| host.ports.iter().any(Port::is_verbs)) {
+        let filter = HcaFilter::parse(value.text);
+        let some = host.verbs().any(|port| filter.allows(&port.device, Some(i64::from(port.port))));
         if !some {
             let there: Vec<String> =
-                host.active().map(|p| format!("{}:{}", p.device, p.port)).take(8).collect();
+                host.verbs().map(|p| format!("{}:{}", p.device, p.port)).take(8).collect();
             let title = format!("no active RDMA port of this host fits NCCL_IB_HCA={}", value.text);
             let finding = Finding::new("network", "env-hca-missing", Verdict::Fail, title)
                 .seen(value.shown());
@@ -376,28 +370,29 @@ fn hca(input: &Input<'_>) -> Option<Finding> {
             );
         }
     }
-    // `mlx5_1` is a prefix: it takes mlx5_10 to mlx5_19 too.
-    let ends_in_digit = |word: &&str| {
-        let name = word.split(':').next().unwrap_or(word);
-        name.contains('_') && name.ends_with(|c: char| c.is_ascii_digit())
-    };
-    let word = value.text.trim_start_matches('^').split(',').find(ends_in_digit)?;
-    if value.text.contains('=') {
+    // `mlx5_1` is a prefix: it takes mlx5_10 to mlx5_19 too, and `^mlx5_1` leaves them out.
+    let list = value.text.strip_prefix('^').unwrap_or(value.text);
+    let excludes = list != value.text;
+    if list.starts_with('=') {
         return None;
     }
-    let name = word.split(':').next().unwrap_or(word);
-    let others = input.host.map(|host| {
-        let longer = |p: &&crate::env::host::Port| p.device.starts_with(name) && p.device != name;
-        host.ports.iter().filter(longer).count()
-    });
-    (others != Some(0)).then(|| {
-        let title = format!("{name} is a prefix: it also takes {name}0 to {name}9");
-        let finding =
-            Finding::new("network", "env-hca-prefix", Verdict::Warn, title).seen(value.shown());
-        finding
-            .costs("storage or management cards may carry collectives: the slowest sets the pace")
-            .fixed_by(format!("NCCL_IB_HCA=={}", value.text.trim_start_matches('^')))
-    })
+    let hits_others = |name: &&str| {
+        let longer = |p: &Port| p.device.starts_with(name) && p.device != *name;
+        name.contains('_')
+            && name.ends_with(|c: char| c.is_ascii_digit())
+            && input.host.is_none_or(|host| host.ports.iter().any(longer))
+    };
+    let name = list.split(',').filter_map(|word| word.split(':').next()).find(hits_others)?;
+    let (also, cost) = if excludes {
+        ("leaves out", "compute cards stay idle: each is its share of the bandwidth")
+    } else {
+        ("takes", "storage or management cards may carry collectives: the slowest sets the pace")
+    };
+    let title = format!("{name} is a prefix: it also {also} {name}0 to {name}9");
+    let finding =
+        Finding::new("network", "env-hca-prefix", Verdict::Warn, title).seen(value.shown());
+    let mark = if excludes { "^=" } else { "=" };
+    Some(finding.costs(cost).fixed_by(format!("NCCL_IB_HCA={mark}{list}")))
 }
 
 fn gid_index(input: &Input<'_>) -> Option<Finding> {
@@ -425,17 +420,21 @@ fn gid_index(input: &Input<'_>) -> Option<Finding> {
 
 /// The first active Ethernet port on which the index is not what it should be, and what would be.
 fn wrong_gid(host: &Host, index: i64) -> Option<String> {
-    host.active().filter(|port| port.is_ethernet && !port.gids.is_empty()).find_map(|port| {
-        let is = |gid: &&crate::env::host::Gid| i64::from(gid.index) == index;
-        let right = port.gids.iter().find(is).is_some_and(crate::env::host::Gid::is_routable_v2);
-        let good: Vec<String> = port
-            .gids
-            .iter()
-            .filter(|gid| gid.is_routable_v2())
-            .map(|gid| gid.index.to_string())
-            .collect();
-        (!right).then(|| format!("{}:{} (RoCE v2: {})", port.device, port.port, good.join(", ")))
-    })
+    host.active().filter(|port| port.link == Link::Ethernet && !port.gids.is_empty()).find_map(
+        |port| {
+            let is = |gid: &&crate::env::host::Gid| i64::from(gid.index) == index;
+            let right =
+                port.gids.iter().find(is).is_some_and(crate::env::host::Gid::is_routable_v2);
+            let good: Vec<String> = port
+                .gids
+                .iter()
+                .filter(|gid| gid.is_routable_v2())
+                .map(|gid| gid.index.to_string())
+                .collect();
+            (!right)
+                .then(|| format!("{}:{} (RoCE v2: {})", port.device, port.port, good.join(", ")))
+        },
+    )
 }
 
 fn traffic_class(input: &Input<'_>) -> Option<Finding> {

@@ -1,6 +1,6 @@
 use ringway::topo::GidKind;
 
-use super::super::host::{Gid, Interface, Port};
+use super::super::host::{Gid, Interface, Link, Port};
 use super::super::source::from_text;
 use super::*;
 
@@ -46,6 +46,8 @@ const CASES: &[(&str, &str)] = &[
     ("NCCL_NET_GDR_LEVEL=LOC", "env-gdr-off"),
     ("NCCL_NET_GDR_LEVEL=0", "env-gdr-off"),
     ("NCCL_NET_GDR_LEVEL=SYS", "env-gdr-far"),
+    ("NCCL_NET_GDR_LEVEL=6", "env-gdr-far"),
+    ("NCCL_NET_GDR_LEVEL=phb", "env-value"),
     ("NCCL_NET_GDR_READ=0", "env-gdr-read-off"),
     ("NCCL_DMABUF_ENABLE=0", "env-dmabuf-off"),
     ("NCCL_NVLS_ENABLE=0", "env-nvls-off"),
@@ -58,6 +60,7 @@ const CASES: &[(&str, &str)] = &[
     ("NCCL_SOCKET_IFNAME=docker0", "env-ifname-bridge"),
     ("NCCL_SOCKET_IFNAME=lo", "env-ifname-bridge"),
     ("NCCL_IB_HCA=mlx5_1", "env-hca-prefix"),
+    ("NCCL_IB_HCA=^mlx5_1", "env-hca-prefix"),
     ("NCCL_IB_GID_INDEX=3", "env-gid-pinned"),
     ("NCCL_IB_TC=105", "env-tc-ecn"),
     ("NCCL_IB_TC=26", "env-tc-dscp"),
@@ -104,6 +107,7 @@ fn sound_settings_are_left_alone() {
         "NCCL_SOCKET_IFNAME=^lo,docker",
         "NCCL_IB_HCA==mlx5_0:1,mlx5_1:1",
         "NCCL_IB_HCA=mlx5",
+        "NCCL_IB_HCA=^=mlx5_1",
         "NCCL_SOCKET_NTHREADS=4\nNCCL_NSOCKS_PERTHREAD=4",
         "NCCL_IB_DISABLE=0",
         "NCCL_TESTS_DEVICE=0",
@@ -131,7 +135,7 @@ fn machine() -> Host {
     let port = Port {
         device: "mlx5_1".to_owned(),
         port: 1,
-        is_ethernet: true,
+        link: Link::Ethernet,
         is_active: true,
         rate: 400,
         gids,
@@ -139,7 +143,8 @@ fn machine() -> Host {
     let interface = |name: &str, is_up| Interface {
         name: name.to_owned(),
         is_up,
-        is_physical: true,
+        is_useful: true,
+        is_usb: false,
         speed: None,
         is_ipoib: false,
     };
@@ -157,6 +162,7 @@ fn this_machine_is_compared_where_it_is_known() {
         ("NCCL_SOCKET_IFNAME==eth", "env-ifname-missing"),
         ("NCCL_SOCKET_IFNAME=eth1", "env-ifname-down"),
         ("NCCL_IB_HCA=bnxt", "env-hca-missing"),
+        ("NCCL_IB_HCA==mlx5_1:2", "env-hca-missing"),
         ("NCCL_IB_GID_INDEX=0", "env-gid-wrong"),
         ("NCCL_IB_GID_INDEX=1", "env-gid-wrong"),
         ("NCCL_IB_GID_INDEX=2", "env-gid-wrong"),
@@ -172,6 +178,29 @@ fn this_machine_is_compared_where_it_is_known() {
     let settings = from_text("f", "NCCL_IB_DISABLE=1");
     let report = lint(&Input { settings: &settings, host: Some(&host), dscp: None });
     assert_eq!(report.verdict(), Verdict::Fail);
+}
+
+#[test]
+fn the_fix_of_an_exclusion_stays_an_exclusion() {
+    for (text, also, fix) in [
+        ("NCCL_IB_HCA=^mlx5_1,mlx5_2", "leaves out mlx5_10", "NCCL_IB_HCA=^=mlx5_1,mlx5_2"),
+        ("NCCL_IB_HCA=mlx5_1:1", "takes mlx5_10", "NCCL_IB_HCA==mlx5_1:1"),
+    ] {
+        let settings = from_text("f", text);
+        let report = lint(&Input { settings: &settings, host: None, dscp: None });
+        assert!(report.findings[0].title.contains(also), "{}", report.findings[0].title);
+        assert_eq!(report.findings[0].fix.as_deref(), Some(fix));
+    }
+}
+
+#[test]
+fn settings_of_ib_are_not_judged_by_the_ports_of_efa() {
+    let mut host = machine();
+    host.ports[0].link = Link::Efa;
+    assert_eq!(ids_on("NCCL_IB_HCA==mlx5_9", Some(&host), None), [""; 0]);
+    let settings = from_text("f", "NCCL_IB_DISABLE=1");
+    let report = lint(&Input { settings: &settings, host: Some(&host), dscp: None });
+    assert_eq!(report.verdict(), Verdict::Warn);
 }
 
 #[test]
@@ -198,6 +227,16 @@ fn secrets_stay_secret() {
     let report = lint(&Input { settings: &settings, host: None, dscp: None });
     assert_eq!(report.findings.len(), 1);
     assert!(!report.json().unwrap().contains("swordfish"));
+    for text in
+        ["RINGWAY_SECRET=swordfish\nRINGWAY_SECRET=swordfish2", "RINGWAY_SECRET=\"swordfish \""]
+    {
+        let settings = from_text("f", text);
+        let report = lint(&Input { settings: &settings, host: None, dscp: None });
+        assert!(!report.json().unwrap().contains("swordfish"), "{text}");
+    }
+    let settings = from_text("f", "RINGWAY_SECRET=one\nRINGWAY_SECRET=two");
+    let report = lint(&Input { settings: &settings, host: None, dscp: None });
+    assert!(report.findings.iter().any(|finding| finding.id == "env-twice"));
 }
 
 /// The blocks of docs/environment.md, by their headings, and what each leads to.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::super::super::finding::{Finding, Verdict};
 use super::super::Seen;
 use super::super::curve::expect::Nics;
-use super::super::device::{self, Devices, Errors, Meaning};
+use super::super::device::{self, Devices, Errors, Meaning, Weight};
 use super::super::job::{Comm, Job, Path};
 use super::super::sight::{Sight, Tally, at};
 use super::Ranked;
@@ -25,6 +25,9 @@ pub(super) fn devices(devices: &Devices, files: &[String]) -> Vec<Ranked> {
     }
     for (xid, errors) in &devices.xids {
         found.push(xid_of(*xid, errors, files));
+    }
+    for (sxid, errors) in &devices.sxids {
+        found.push(sxid_of(*sxid, errors, files));
     }
     for (interface, sight) in &devices.flaps.seen {
         let many = sight.count;
@@ -65,7 +68,7 @@ fn completion(status: u32, errors: &Errors, files: &[String]) -> Ranked {
         let vendor: Vec<String> = errors.vendor.iter().map(u32::to_string).collect();
         on.push(format!("vendor error {}", vendor.join(", ")));
     }
-    let secondary = known.is_some_and(|meaning| meaning.secondary);
+    let secondary = known.is_some_and(|meaning| meaning.weight == Weight::Follows);
     let mut finding = Finding::new(
         "network",
         &format!("ib-completion-{status}"),
@@ -85,12 +88,17 @@ fn completion(status: u32, errors: &Errors, files: &[String]) -> Ranked {
 
 fn xid_of(xid: u32, errors: &Errors, files: &[String]) -> Ranked {
     let known: Option<&Meaning> = device::known(device::XIDS_KNOWN, xid);
-    let secondary = known.is_some_and(|meaning| meaning.secondary);
+    let weight = match known {
+        _ if errors.fatal => Weight::Fails,
+        Some(meaning) => meaning.weight,
+        None if device::GRADED.contains(&xid) => Weight::Warns,
+        None => Weight::Fails,
+    };
     let buses = errors.names.iter().cloned().collect::<Vec<_>>().join(", ");
     let mut finding = Finding::new(
         "kernel",
         &format!("xid-{xid}"),
-        if secondary { Verdict::Warn } else { Verdict::Fail },
+        if weight == Weight::Fails { Verdict::Fail } else { Verdict::Warn },
         format!(
             "the driver reports Xid {xid} ({}) on the GPU at {buses}",
             known.map_or("not in this table", |m| m.name)
@@ -102,8 +110,43 @@ fn xid_of(xid: u32, errors: &Errors, files: &[String]) -> Ranked {
     );
     finding.evidence = errors.sight.evidence(files);
     let cause = known.map_or("The driver reports a fault of a GPU.", |meaning| meaning.cause);
-    let order = if secondary { 28 } else { 12 };
+    let order = match weight {
+        Weight::Fails => 12,
+        Weight::Warns => 27,
+        Weight::Follows => 28,
+    };
     Ranked::new(order, finding, format!("{cause} The GPU is at {buses}."), errors.sight.first())
+}
+
+/// The driver itself says of each which it is.
+fn sxid_of(sxid: u32, errors: &Errors, files: &[String]) -> Ranked {
+    let buses = errors.names.iter().cloned().collect::<Vec<_>>().join(", ");
+    let kind = if errors.fatal { "fatal" } else { "not fatal" };
+    let mut finding = Finding::new(
+        "kernel",
+        &format!("sxid-{sxid}"),
+        if errors.fatal { Verdict::Fail } else { Verdict::Warn },
+        format!("the driver reports SXid {sxid} ({kind}) of the NVSwitch at {buses}"),
+    );
+    finding = if errors.fatal {
+        finding
+            .costs("part of the NVLink fabric is gone, and with it the jobs of this host")
+            .fixed_by(
+                "drain the host; reset the GPUs and restart the fabric manager; if it returns, the board is to be \
+                 replaced.",
+            )
+    } else {
+        finding
+            .costs("nothing by itself: the switch went on")
+            .fixed_by("note the link in the line; if the count grows, look at that link and the fabric manager's log.")
+    };
+    finding.evidence = errors.sight.evidence(files);
+    let cause = if errors.fatal {
+        format!("An NVSwitch of this host failed. It is at {buses}.")
+    } else {
+        format!("An NVSwitch of this host reported an error it recovered from. It is at {buses}.")
+    };
+    Ranked::new(if errors.fatal { 11 } else { 29 }, finding, cause, errors.sight.first())
 }
 
 /// What the job's own lines mean together.

@@ -33,11 +33,12 @@ pub(super) const RULES: &[Rule] = &[
         and: &["libnccl", "librccl"],
         title: "a process crashed inside the NCCL library",
         cost: "one rank gone: the whole job stops",
-        fix: "raise the stack limit (ulimit -s unlimited, LimitSTACK= in containers) and `ulimit -l`, load \
-              exactly one libnccl (LD_LIBRARY_PATH, pip wheel and system package differ), and try the \
-              newest patch release.",
-        cause: "A process died of a segmentation fault inside libnccl: usually a stack or locked-memory \
-                limit of the container, or two versions of the library in one process.",
+        fix: "look at `ulimit -s`: if it says unlimited, set it to 8192 (LimitSTACK=8M in a unit), or use NCCL \
+              2.28; raise `ulimit -l`; load exactly one libnccl (LD_LIBRARY_PATH, pip wheel and system \
+              package differ).",
+        cause: "A process died of a segmentation fault inside libnccl: at start mostly an unlimited stack, \
+                which gives every thread 2 MiB only, too little for NCCL before 2.28; else a limit of locked \
+                memory, or two versions of the library in one process.",
     },
     Rule {
         id: "peermem-error",
