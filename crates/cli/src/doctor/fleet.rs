@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+use super::checks;
 use super::examine::Examined;
 use super::finding::{Finding, Report, Style, Verdict};
 use super::host::{Host, Which, board, shown};
@@ -321,7 +322,9 @@ impl Fleet {
                     merged.findings.len() - 1
                 });
                 let first = finding.evidence.first().map_or("", String::as_str);
-                merged.findings[place].evidence.push(format!("{}: {first}", machine.name));
+                let common = &mut merged.findings[place];
+                common.evidence.push(format!("{}: {first}", machine.name));
+                generalise(common, finding);
             }
         }
         for finding in &mut merged.findings {
@@ -350,4 +353,31 @@ impl Fleet {
             Verdict::Fail => 2,
         }
     }
+}
+
+/// Makes what is told of several machines true of one more: words that hold for some only, which may name their
+/// devices, give way to the check's own.
+fn generalise(common: &mut Finding, other: &Finding) {
+    let check = checks::all().into_iter().find(|check| check.id == common.id);
+    if common.title != other.title {
+        let (ours, theirs) = (without_count(&common.title), without_count(&other.title));
+        common.title = match check {
+            _ if ours == theirs => ours.to_owned(),
+            Some(check) => format!("not so: {}", check.about),
+            None => common.id.clone(),
+        };
+    }
+    if common.fix != other.fix {
+        common.fix = check.map(|check| check.fix.to_owned());
+    }
+}
+
+/// A title without the `3 of 8: ` before it.
+fn without_count(title: &str) -> &str {
+    let is_count = |text: &str| {
+        text.split_once(" of ").is_some_and(|(some, all)| {
+            [some, all].iter().all(|number| number.parse::<usize>().is_ok())
+        })
+    };
+    title.split_once(": ").filter(|(count, _)| is_count(count)).map_or(title, |(_, rest)| rest)
 }

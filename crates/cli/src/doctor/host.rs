@@ -25,7 +25,7 @@ use ringway_plan::topology::bus::BusId;
 pub(crate) use self::counters::Counters;
 pub(crate) use self::kernel_log::KernelLog;
 pub(crate) use self::net::maximums;
-pub(crate) use self::pci::{Which, link_gigabytes};
+pub(crate) use self::pci::{Which, is_virtual_function, link_gigabytes};
 pub(crate) use self::qos::Qos;
 pub(crate) use self::rdma::{Port, board};
 pub(crate) use self::smi::{Gpu, Smi, active_links, link_errors, matrix};
@@ -278,19 +278,16 @@ impl Host {
         self.fact(name)?.parse().ok()
     }
 
-    /// The variables that concern collectives; those of /etc/nccl.conf below them.
+    /// The variables that concern collectives; below them those of the user's file, below these those of
+    /// /etc/nccl.conf. A snapshot holds all of them as variables.
     pub(crate) fn environment(&self) -> &BTreeMap<String, String> {
         self.environment.get_or_init(|| {
-            let mut all = BTreeMap::new();
-            for line in self.text("/etc/nccl.conf").unwrap_or_default().lines() {
-                let line = line.trim();
-                if let Some((name, value)) = line.split_once('=')
-                    && !line.starts_with('#')
-                {
-                    all.insert(name.trim().to_owned(), value.trim().to_owned());
-                }
-            }
+            let mut all = configured(&self.text("/etc/nccl.conf").unwrap_or_default());
             if self.root.is_live() {
+                let file = user_file(|name| std::env::var(name).ok());
+                let text =
+                    file.and_then(|path| self.root.read_at_most(path, 1 << 20).ok().flatten());
+                all.extend(configured(&text.unwrap_or_default()));
                 let wanted = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
                     let name = name.into_string().ok()?;
                     let value = value.to_string_lossy().into_owned();
@@ -347,6 +344,22 @@ impl Host {
         self.exists("/.dockerenv")
             || self.exists("/run/.containerenv")
             || marks.iter().any(|mark| group.contains(mark))
+            // A pod with its own control groups shows none of these.
+            || self.variable("KUBERNETES_SERVICE_HOST").is_some()
+            || self.fact("container").is_some()
+    }
+
+    /// Why perhaps not all devices of the machine are seen, where that may be: what this runs in.
+    pub(crate) fn sees_part(&self) -> Option<&'static str> {
+        let group = self.text("/proc/self/cgroup").unwrap_or_default();
+        let job = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"];
+        if self.is_container() {
+            Some("a container")
+        } else if group.contains("/slurm") || job.iter().any(|name| self.variable(name).is_some()) {
+            Some("a job")
+        } else {
+            None
+        }
     }
 
     /// Sockets, from what the processors say.
@@ -402,6 +415,21 @@ impl Host {
     }
 }
 
+/// The variables of a file as NCCL reads it.
+fn configured(text: &str) -> BTreeMap<String, String> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+    let pair = |line: &str| {
+        line.split_once('=').map(|(name, value)| (name.trim().to_owned(), value.trim().to_owned()))
+    };
+    lines.filter_map(pair).collect()
+}
+
+/// The user's own file of variables: NCCL_CONF_FILE, else .nccl.conf at home.
+fn user_file(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
+    let named = variable("NCCL_CONF_FILE").filter(|path| !path.is_empty());
+    named.or_else(|| Some(format!("{}/.nccl.conf", variable("HOME")?)))
+}
+
 /// Lines `name<mark>value`.
 fn pairs(text: &str, mark: &str) -> BTreeMap<String, String> {
     let pair =
@@ -435,4 +463,20 @@ pub(crate) fn number_list(text: &str) -> Option<BTreeSet<u32>> {
         all.extend(first..=last);
     }
     Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_users_file_of_variables_is_the_one_that_nccl_reads() {
+        let home = |name: &str| (name == "HOME").then(|| "/home/me".to_owned());
+        assert_eq!(user_file(home).as_deref(), Some("/home/me/.nccl.conf"));
+        let named = |name: &str| (name == "NCCL_CONF_FILE").then(|| "/x.conf".to_owned());
+        assert_eq!(user_file(named).as_deref(), Some("/x.conf"));
+        assert_eq!(user_file(|_| None), None);
+        let found = configured("# NCCL_DEBUG=INFO\n NCCL_IB_HCA = =mlx5_0 \nnothing\n");
+        assert_eq!(found, BTreeMap::from([("NCCL_IB_HCA".to_owned(), "=mlx5_0".to_owned())]));
+    }
 }

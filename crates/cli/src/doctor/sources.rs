@@ -65,7 +65,7 @@ pub(crate) const PATHS: &[(Want, &str)] = &[
     (Want::Text, "/sys/kernel/iommu_groups/*/type"),
     (Want::Text, "/sys/kernel/config/rdma_cm/*/ports/*/{default_roce_mode,default_roce_tos}"),
     // Limits of a container.
-    (Want::Text, "/sys/fs/cgroup/{memory.max,memory.current,cpu.max,cpu.stat,pids.max,pids.current}"),
+    (Want::Text, "/sys/fs/cgroup/{memory.max,memory.current,memory.stat,cpu.max,cpu.stat,pids.max,pids.current}"),
     (Want::Text, "/sys/fs/cgroup/memory/{memory.limit_in_bytes,memory.usage_in_bytes}"),
     (Want::Text, "/sys/fs/cgroup/cpu/{cpu.cfs_quota_us,cpu.cfs_period_us,cpu.stat}"),
     (Want::Text, "/sys/fs/cgroup/pids/{pids.max,pids.current}"),
@@ -169,6 +169,11 @@ const VARIABLES: &[&str] = &[
     "TORCH_FR_",
     "CUDA_VISIBLE_DEVICES",
     "LD_LIBRARY_PATH",
+    "KUBERNETES_SERVICE_HOST",
+    "SLURM_JOB_ID",
+    "PBS_JOBID",
+    "LSB_JOBID",
+    "FLUX_JOB_ID",
 ];
 
 /// Whether a variable concerns collectives.

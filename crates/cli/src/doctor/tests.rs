@@ -3,6 +3,7 @@
 mod faults;
 mod fixtures;
 mod fleet;
+mod healthy;
 mod hostile;
 pub(crate) mod tree;
 

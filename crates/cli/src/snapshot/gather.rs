@@ -13,7 +13,7 @@ use crate::doctor::host::{FILE_BYTES, Host};
 use crate::doctor::sources::{self, Want};
 
 /// Bytes of all files together.
-const BYTES: usize = 192 << 20;
+const BYTES: usize = 128 << 20;
 
 /// Files, links and folders.
 const ENTRIES: usize = 150_000;
@@ -67,6 +67,7 @@ struct Missing {
 
 /// Collects all.
 pub(crate) fn gather(host: &Host, anonymous: bool, seconds: u64) -> anyhow::Result<Taken> {
+    let hosts = host.text("/etc/hosts").unwrap_or_default();
     let mut gathering = Gathering {
         root: host.root(),
         entries: BTreeMap::new(),
@@ -74,7 +75,7 @@ pub(crate) fn gather(host: &Host, anonymous: bool, seconds: u64) -> anyhow::Resu
         missing: Vec::new(),
         missing_count: 0,
         secrets: 0,
-        mask: anonymous.then(|| Mask::new(&host.name())).transpose()?,
+        mask: anonymous.then(|| Mask::new(&host.name(), &hosts)).transpose()?,
         done: BTreeSet::new(),
     };
     for (want, pattern) in sources::PATHS {
@@ -205,7 +206,11 @@ impl Gathering<'_> {
             Ok(text) => text,
             Err(error) => String::from_utf8_lossy(error.as_bytes()).into_owned(),
         };
-        let (text, found) = secrets::removed(&text);
+        let text = match path {
+            "commands/nvidia-smi-q.txt" => secrets::without_processes(&text),
+            _ => text,
+        };
+        let (text, found) = secrets::removed(&text, path == "/proc/cmdline");
         self.secrets += found;
         let text = match &self.mask {
             Some(mask) if path == "/proc/net/route" => mask.routes(&text),

@@ -3,10 +3,18 @@
 //! *Invariant*: what is taken out is gone, not encoded; what is hidden is the first 40 bits of a hash with a key
 //! that is thrown away, so it stays equal within a snapshot and means nothing outside.
 
+use std::collections::BTreeSet;
+
 use sha2::{Digest as _, Sha256};
 
 /// What stands for a secret.
 const GONE: &str = "REMOVED";
+
+/// Names of /etc/hosts that are known.
+const HOSTS: usize = 1 << 16;
+
+/// Beginnings and ends of parts of a word that are looked at.
+const EDGES: usize = 32;
 
 /// Parts of names whose value is a secret.
 const NAMES: &[&str] = &[
@@ -28,8 +36,9 @@ const NAMES: &[&str] = &[
 ];
 
 /// The text with the value of each `NAME=value` or `name: value` whose name says secret taken out, with
-/// passwords of URLs and blocks of private keys; and how many.
-pub(super) fn removed(text: &str) -> (String, usize) {
+/// passwords of URLs and blocks of private keys; and how many. In the kernel's command line (`words`) every
+/// word stands for itself.
+pub(super) fn removed(text: &str, words: bool) -> (String, usize) {
     let mut count = 0;
     let mut clean = String::with_capacity(text.len());
     let mut in_key = false;
@@ -44,46 +53,89 @@ pub(super) fn removed(text: &str) -> (String, usize) {
             in_key = !(line.contains("-----END") && line.contains("PRIVATE KEY"));
             continue;
         }
-        let (line, found) = cleaned_line(line);
+        let (line, found) = cleaned_line(line, words);
         count += found;
         clean.push_str(&line);
     }
     (clean, count)
 }
 
-fn cleaned_line(line: &str) -> (String, usize) {
-    let mut count = 0;
-    let mut clean = String::with_capacity(line.len());
-    // `name: value` with the value to the end of the line.
-    if let Some((name, value)) = line.split_once(':')
-        && is_secret_name(name)
-        && !value.trim().is_empty()
-        && !value.starts_with("//")
-    {
-        let end = if line.ends_with('\n') { "\n" } else { "" };
-        return (format!("{name}: {GONE}{end}"), 1);
+/// A line without the values of secret names. A value goes from its name to the end of the line, or to the quote
+/// that closes around it: it may hold spaces, and nothing says where it ends. On the kernel's command line
+/// (`words`) a value is a word.
+fn cleaned_line(line: &str, words: bool) -> (String, usize) {
+    let (mut count, mut clean, mut rest) = (0, String::with_capacity(line.len()), line);
+    while let Some((value, end)) = secret_in(rest, words) {
+        count += 1;
+        push_without_passwords(&rest[..value], &mut clean, &mut count);
+        clean.push_str(GONE);
+        rest = &rest[end..];
     }
-    for word in line.split_inclusive(char::is_whitespace) {
-        let bare = word.trim_end();
-        let space = &word[bare.len()..];
-        match bare.split_once('=') {
-            Some((name, value)) if is_secret_name(name) && !value.is_empty() => {
-                count += 1;
-                clean.push_str(name);
-                clean.push('=');
-                clean.push_str(GONE);
-            }
-            _ => match without_password(bare) {
-                Some(url) => {
-                    count += 1;
-                    clean.push_str(&url);
-                }
-                None => clean.push_str(bare),
-            },
-        }
-        clean.push_str(space);
-    }
+    push_without_passwords(rest, &mut clean, &mut count);
     (clean, count)
+}
+
+/// Where the first secret value of a line begins and ends.
+fn secret_in(line: &str, words: bool) -> Option<(usize, usize)> {
+    let end_of_line = line.trim_end_matches(['\n', '\r']).len();
+    let first_colon = line.find(':');
+    for (at, mark) in line.match_indices(['=', ':']) {
+        let before = line[..at].trim_end_matches(['"', '\'', ' ']);
+        let start = before
+            .rfind(|c: char| !is_name(c))
+            .map_or(0, |found| found + before[found..].chars().next().map_or(0, char::len_utf8));
+        // `name: value` with a name of several words.
+        let phrase = mark == ":" && first_colon == Some(at) && !before.contains('=');
+        let name = if phrase { before } else { &before[start..] };
+        let after = &line[at + 1..end_of_line.max(at + 1)];
+        let value = after.trim_start_matches(' ');
+        if !is_secret_name(name) || value.is_empty() || mark == ":" && value.starts_with("//") {
+            continue;
+        }
+        let from = end_of_line - value.len();
+        // A quote around the value, or one that was opened before the name.
+        let own = value.chars().next().filter(|c| ['"', '\''].contains(c));
+        let around = || {
+            let at = line[..start].rfind(['"', '\''])?;
+            let open = line[at..].chars().next()?;
+            // An apostrophe within a word opens nothing.
+            let opens = !line[..at].ends_with(|c: char| c.is_alphanumeric());
+            (opens && line[..start].matches(open).count() % 2 == 1).then_some(open)
+        };
+        let close =
+            |from: usize, quote: char| line[from..end_of_line].find(quote).map(|n| from + n);
+        let end = match own {
+            Some(quote) => close(from + 1, quote).map(|end| end + 1),
+            None => around().and_then(|quote| close(from, quote)),
+        };
+        let word = || words.then(|| from + value.find(char::is_whitespace).unwrap_or(value.len()));
+        let end = end.or_else(word).unwrap_or(end_of_line);
+        // An empty value in quotes is no secret.
+        if value[..end - from].trim_matches(['"', '\'']).is_empty() {
+            continue;
+        }
+        return Some((from, end));
+    }
+    None
+}
+
+fn is_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "_-.".contains(c)
+}
+
+/// Adds words, those that are URLs without their password.
+fn push_without_passwords(text: &str, clean: &mut String, count: &mut usize) {
+    for word in text.split_inclusive(char::is_whitespace) {
+        let bare = word.trim_end();
+        match without_password(bare) {
+            Some(url) => {
+                *count += 1;
+                clean.push_str(&url);
+            }
+            None => clean.push_str(bare),
+        }
+        clean.push_str(&word[bare.len()..]);
+    }
 }
 
 fn is_secret_name(name: &str) -> bool {
@@ -101,24 +153,55 @@ fn without_password(word: &str) -> Option<String> {
     Some(format!("{scheme}://{user}:{GONE}@{host}{path}"))
 }
 
+/// The output of `nvidia-smi -q` without who runs what on a GPU.
+pub(super) fn without_processes(text: &str) -> String {
+    // How deep the heading stands of the section that is left out.
+    let mut skipped: Option<usize> = None;
+    let is_kept = |line: &&str| {
+        let indent = line.len() - line.trim_start_matches(' ').len();
+        if skipped.is_some_and(|heading| indent > heading) {
+            return false;
+        }
+        skipped = (line.trim() == "Processes").then_some(indent);
+        true
+    };
+    text.split_inclusive('\n').filter(is_kept).collect()
+}
+
 /// Hides names, addresses and serial numbers.
 #[derive(Debug)]
 pub(super) struct Mask {
     key: [u8; 32],
     host: String,
+    /// Names of machines, in small letters.
+    names: BTreeSet<String>,
 }
 
 impl Mask {
-    /// A mask with a key of its own, for the machine of this name.
-    pub(super) fn new(host: &str) -> std::io::Result<Self> {
+    /// A mask with a key of its own, for the machine of this name, which knows the machines of this /etc/hosts.
+    pub(super) fn new(host: &str, hosts: &str) -> std::io::Result<Self> {
         let mut key = [0; 32];
         rustix::rand::getrandom(&mut key, rustix::rand::GetRandomFlags::empty())?;
-        Ok(Self { key, host: host.to_owned() })
+        let lines = hosts.lines().map(|line| line.split('#').next().unwrap_or_default());
+        let plain = |name: &&str| {
+            // Every machine has these.
+            let common = ["localhost", "ip6-", "loopback", "broadcasthost"];
+            name.len() > 2 && !common.iter().any(|start| name.starts_with(start))
+        };
+        let others = lines.flat_map(|line| line.split_whitespace().skip(1)).filter(plain);
+        let own = [host, host.split('.').next().unwrap_or_default()];
+        let names = others.take(HOSTS).chain(own).map(str::to_lowercase);
+        let names = names.filter(|name| !name.is_empty()).collect();
+        Ok(Self { key, host: host.to_owned(), names })
     }
 
     /// What stands for the machine's name.
     pub(super) fn own_name(&self) -> String {
-        format!("host-{}", self.hex(&self.host))
+        self.name(&self.host)
+    }
+
+    fn name(&self, name: &str) -> String {
+        format!("host-{}", self.hex(name))
     }
 
     fn hash(&self, text: &str) -> [u8; 5] {
@@ -135,23 +218,13 @@ impl Mask {
     pub(super) fn text(&self, text: &str) -> String {
         let mut clean = String::with_capacity(text.len());
         for line in text.split_inclusive('\n') {
-            // `serialize` is something that processors can do.
-            let low = line.to_lowercase().replace("serialize", "");
-            if let Some(number) = low.strip_prefix("unique_id ") {
+            if let Some(number) = line.strip_prefix("unique_id ") {
                 // AMD's serial number of a GPU.
                 clean.push_str(&format!("unique_id {}\n", self.hex(number.trim())));
                 continue;
             }
-            if (low.contains("serial") || low.contains("uuid"))
-                && let Some((name, value)) = line.split_once(':')
-            {
-                let end = if line.ends_with('\n') { "\n" } else { "" };
-                clean.push_str(name);
-                clean.push_str(": ");
-                clean.push_str(&self.hex(value.trim()));
-                clean.push_str(end);
-                continue;
-            }
+            let hidden = self.numbers(line);
+            let line = hidden.as_str();
             let is_part = |c: char| c.is_ascii_alphanumeric() || ":.-_".contains(c);
             let mut rest = line;
             while !rest.is_empty() {
@@ -166,20 +239,84 @@ impl Mask {
         clean
     }
 
+    /// A line whose serial numbers and other ids of a kind are hidden: the word after `UUID:` or `Serial
+    /// Number =`, and no more.
+    fn numbers(&self, line: &str) -> String {
+        let low = line.to_ascii_lowercase();
+        let (mut clean, mut done) = (String::with_capacity(line.len()), 0);
+        let mut marks: Vec<(usize, usize)> = ["serial", "uuid", "reference id"]
+            .iter()
+            .flat_map(|mark| low.match_indices(mark).map(|(at, mark)| (at, at + mark.len())))
+            .collect();
+        marks.sort_unstable();
+        for (at, end) in marks {
+            // `serialize` is something that processors can do, serial8250 a driver.
+            let after = &line[end..];
+            let name = after.find([':', '=']).map(|length| &after[..length]);
+            let Some(name) = name.filter(|name| {
+                name.chars().all(|c| c.is_ascii_alphanumeric() || " \t_-#\"".contains(c))
+                    && !name.starts_with(|c: char| c.is_ascii_digit())
+                    && !low[at..].starts_with("serialize")
+            }) else {
+                continue;
+            };
+            let begin = end + name.len() + 1;
+            let rest = &line[begin..];
+            let from = begin + rest.len() - rest.trim_start_matches([' ', '\t', '"']).len();
+            let length = line[from..].find(|c: char| c.is_whitespace() || ",;)\"".contains(c));
+            let to = from + length.unwrap_or(line.len() - from);
+            if from < done || from == to || &line[from..to] == "N/A" {
+                continue;
+            }
+            clean.push_str(&line[done..from]);
+            clean.push_str(&self.hex(&line[from..to]));
+            done = to;
+        }
+        clean.push_str(&line[done..]);
+        clean
+    }
+
     fn word(&self, word: &str) -> String {
+        let word = &self.without_names(word);
         let core = word.trim_end_matches([':', '.']);
         let tail = &word[core.len()..];
         let masked = self.masked(core);
         masked.map_or_else(|| word.to_owned(), |text| text + tail)
     }
 
-    fn masked(&self, word: &str) -> Option<String> {
-        if !self.host.is_empty()
-            && (word == self.host
-                || word.strip_prefix(self.host.as_str()).is_some_and(|rest| rest.starts_with('.')))
-        {
-            return Some(self.own_name());
+    /// A word without names of machines, which may be a part of it: `ib-node1`, `node1.example.org`.
+    fn without_names(&self, word: &str) -> String {
+        let is_part = |c: char| c.is_ascii_alphanumeric();
+        let at_edge = |at: usize| {
+            let (before, after) = (word[..at].ends_with(is_part), word[at..].starts_with(is_part));
+            before != after
+        };
+        let edges: Vec<usize> = (0..=word.len()).filter(|at| at_edge(*at)).take(EDGES).collect();
+        let (mut clean, mut done) = (String::with_capacity(word.len()), 0);
+        for (index, &start) in edges.iter().enumerate() {
+            if start < done || !word[start..].starts_with(is_part) {
+                continue;
+            }
+            // The longest name that begins here.
+            let ends = edges[index..].iter().rev();
+            let found = ends
+                .copied()
+                .find(|&end| end > start && self.names.contains(&word[start..end].to_lowercase()));
+            let Some(end) = found else { continue };
+            clean.push_str(&word[done..start]);
+            clean.push_str(&self.name(&word[start..end]));
+            // The domain goes with the name.
+            let domain = |c: char| c.is_ascii_alphanumeric() || ".-".contains(c);
+            done = match word[end..].starts_with('.') {
+                true => word[end..].find(|c| !domain(c)).map_or(word.len(), |length| end + length),
+                false => end,
+            };
         }
+        clean.push_str(&word[done..]);
+        clean
+    }
+
+    fn masked(&self, word: &str) -> Option<String> {
         let parts: Vec<&str> = word.split(':').collect();
         let hex = |part: &&str, length: usize| {
             part.len() == length && part.bytes().all(|b| b.is_ascii_hexdigit())

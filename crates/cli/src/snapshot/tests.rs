@@ -10,7 +10,7 @@ use ringway_plan::topology::matrix::Matrix;
 
 use super::gather::{Entry, Taken, gather};
 use super::pack;
-use super::secrets::{Mask, removed};
+use super::secrets::{Mask, removed, without_processes};
 use super::unpack::Unpacked;
 use crate::doctor::host::Host;
 use crate::doctor::tests::look;
@@ -232,10 +232,10 @@ fn an_anonymous_snapshot_gives_the_same_verdicts_and_no_names() {
 fn secrets_are_taken_out() {
     let text = "NCCL_DEBUG=INFO MY_SECRET=hunter2 X=1\nHF_TOKEN=abc\ntoken: xyz\nproxy=http://me:pw@host:1/p\n\
                 -----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----\nRINGWAY_SECRET_FILE=/etc/key\nend\n";
-    let (clean, count) = removed(text);
+    let (clean, count) = removed(text, false);
     assert_eq!(
         clean,
-        "NCCL_DEBUG=INFO MY_SECRET=REMOVED X=1\nHF_TOKEN=REMOVED\ntoken: REMOVED\nproxy=http://me:pw@host:1/p\n\
+        "NCCL_DEBUG=INFO MY_SECRET=REMOVED\nHF_TOKEN=REMOVED\ntoken: REMOVED\nproxy=http://me:pw@host:1/p\n\
          REMOVED\nRINGWAY_SECRET_FILE=/etc/key\nend\n"
             .replace("http://me:pw@", "http://me:REMOVED@")
     );
@@ -253,8 +253,48 @@ fn secrets_are_taken_out() {
 }
 
 #[test]
+fn secrets_are_taken_out_wherever_their_name_stands() {
+    for (text, clean) in [
+        ("Environment=\"API_TOKEN=hunter2\" \"A=1\"", "Environment=\"API_TOKEN=REMOVED\" \"A=1\""),
+        ("Environment=\"API_TOKEN=hunter2:x y\" B=2", "Environment=\"API_TOKEN=REMOVED\" B=2"),
+        ("Environment=API_TOKEN=hunter2 x", "Environment=API_TOKEN=REMOVED"),
+        ("RINGWAY_SECRET=correct hunter2 battery", "RINGWAY_SECRET=REMOVED"),
+        (
+            "RINGWAY_SECRET=\"a hunter2\" X=1 HF_TOKEN='hunter2 c'",
+            "RINGWAY_SECRET=REMOVED X=1 HF_TOKEN=REMOVED",
+        ),
+        (
+            "{\"a\": 1, \"token\": \"hunter2\", \"b\": 2}",
+            "{\"a\": 1, \"token\": REMOVED, \"b\": 2}",
+        ),
+        ("the access token of me: hunter2", "the access token of me: REMOVED"),
+        ("X_TOKEN=\"hunter2 without end", "X_TOKEN=REMOVED"),
+    ] {
+        assert_eq!(
+            removed(&format!("{text}\n"), false),
+            (format!("{clean}\n"), clean.matches("REMOVED").count()),
+            "{text}"
+        );
+    }
+    let line = "ro systemd.setenv=TOKEN=hunter2 iommu=pt x.password=\"hunter2 y\" quiet\n";
+    let clean = "ro systemd.setenv=TOKEN=REMOVED iommu=pt x.password=REMOVED quiet\n";
+    assert_eq!(removed(line, true), (clean.to_owned(), 2));
+    for text in [
+        "TOKEN=\n",
+        "TOKEN=\"\"\n",
+        "password:\n",
+        "token\n",
+        "é=token: \n",
+        "RINGWAY_SECRET_FILE=/a b\n",
+    ] {
+        assert_eq!(removed(text, false), (text.to_owned(), 0));
+    }
+}
+
+#[test]
 fn masks_keep_what_a_value_is() {
-    let mask = Mask::new("node1").unwrap();
+    let hosts = "127.0.0.1 localhost\n::1 ip6-localhost\n10.0.0.9 storage9.lan storage9 # ours";
+    let mask = Mask::new("node1", hosts).unwrap();
     let keeps = |text: &str| assert_eq!(mask.text(text), text);
     for text in [
         "28.39.1002",
@@ -290,6 +330,39 @@ fn masks_keep_what_a_value_is() {
         let masked = mask.text(text);
         assert!(!masked.contains(gone), "{text}: {masked}");
     }
+    // Names as a part of a word; what only looks like one stays.
+    for (text, gone) in [
+        ("ib-node1-2", "node1"),
+        ("/home/node1/x", "node1"),
+        ("storage9:/export", "storage9"),
+        ("mount.storage9.lan", "storage9"),
+        ("node1.example.org:80", "example"),
+        ("NODE1", "NODE1"),
+    ] {
+        let masked = mask.text(text);
+        assert!(!masked.contains(gone) && masked.contains("host-"), "{text}: {masked}");
+    }
+    keeps("node10 localhost 0000:1b:00.0");
+    // Only the number goes.
+    for (text, gone) in [
+        ("root=UUID=1234-5678 ro iommu=pt pci=realloc a:b\n", "1234-5678"),
+        ("GPU 0: X (UUID: GPU-77) at y\n", "GPU-77"),
+        ("usb 1-1: SerialNumber: A77 and more\n", "A77"),
+        ("Reference ID    : 0A000001 (10.0.0.1)\n", "0A000001"),
+    ] {
+        let masked = mask.text(text);
+        assert!(!masked.contains(gone), "{text}: {masked}");
+        let same = text.split_whitespace().zip(masked.split_whitespace());
+        let differ: Vec<&str> = same.filter(|(a, b)| a != b).map(|(a, _)| a).collect();
+        assert!(
+            differ.iter().all(|word| word.contains(gone) || word.contains("10.0.0.1")),
+            "{differ:?}"
+        );
+        assert_eq!(masked.split_whitespace().count(), text.split_whitespace().count());
+    }
+    let smi = "GPU 1\n    Processes\n        Process ID : 7\n            Name : /home/me/train\n    Clocks\n        SM : 5\n";
+    assert_eq!(without_processes(smi), "GPU 1\n    Processes\n    Clocks\n        SM : 5\n");
+    keeps("serial8250: ttyS0 at I/O\n");
     // Flags of a processor, not a serial number.
     keeps("flags\t\t: fpu serialize hypervisor\n");
     assert!(!mask.text("simd_count 4\nunique_id 77665544\n").contains("77665544"));
@@ -403,5 +476,42 @@ fn archives_that_are_too_much_are_refused() {
         bent[at] ^= 0x55;
         let packed = Packed::new(&bent);
         let _either = Unpacked::open(&packed.0);
+    }
+}
+
+#[test]
+fn long_names_are_read_and_endless_ones_refused() {
+    let long = format!("sys/{}/file", "n".repeat(150));
+    let target = format!("../{}", "t".repeat(150));
+    let bytes = archive(|tar| {
+        tar.append_data(&mut header(tar::EntryType::Regular, b"", 2), &long, &b"hi"[..]).unwrap();
+        let mut link = header(tar::EntryType::Symlink, b"", 0);
+        tar.append_link(&mut link, format!("{long}-link"), &target).unwrap();
+        tar.append_pax_extensions([("path", long.replace("file", "pax").as_bytes())]).unwrap();
+        tar.append(&header(tar::EntryType::Regular, b"short", 2), &b"ho"[..]).unwrap();
+    });
+    let packed = Packed::new(&bytes);
+    let unpacked = Unpacked::open(&packed.0).unwrap();
+    let read = |name: &str| fs::read_to_string(unpacked.folder().join(name)).unwrap();
+    assert_eq!(
+        (read(&long), read(&long.replace("file", "pax"))),
+        ("hi".to_owned(), "ho".to_owned())
+    );
+    let link = fs::read_link(unpacked.folder().join(format!("{long}-link"))).unwrap();
+    assert_eq!(link.to_str(), Some(target.as_str()));
+    // Zeros pack well: a name of 100 MiB is a few KiB.
+    let size = (64 << 10) + 1;
+    for kind in [tar::EntryType::GNULongName, tar::EntryType::GNULongLink, tar::EntryType::XHeader]
+    {
+        let bytes = archive(|tar| {
+            let zeros = std::io::Read::take(std::io::repeat(b'a'), size);
+            tar.append(&header(kind, b"x", size), zeros).unwrap();
+            tar.append(&header(tar::EntryType::Regular, b"sys/x", 0), std::io::empty()).unwrap();
+        });
+        assert!(
+            refused(&bytes).contains("a name of 65537 bytes is too long"),
+            "{}",
+            refused(&bytes)
+        );
     }
 }

@@ -2,11 +2,14 @@
 //!
 //! *Invariant*: an archive, however hostile, writes below that folder only, no more than [`BYTES`] in
 //! [`ENTRIES`] entries, and nothing but files, folders and links. Links are made last, so that no file is ever
-//! written through one.
+//! written through one. Of one entry no more than [`EXTENSION`] bytes are held in memory; names and targets count
+//! as bytes.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, BufReader, Read, Seek as _, Write as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, symlink};
 use std::path::{Component, Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,10 +20,13 @@ use ringway::topo::Root;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 /// Bytes of all files together.
-const BYTES: u64 = 256 << 20;
+const BYTES: u64 = 192 << 20;
 
 /// Files, folders and links.
 const ENTRIES: usize = 200_000;
+
+/// Bytes of a long name or of a list of attributes.
+const EXTENSION: u64 = 64 << 10;
 
 /// Bytes of a link's target.
 const TARGET: usize = 4096;
@@ -77,14 +83,27 @@ impl Unpacked {
         let mut archive = tar::Archive::new(source.take(bytes + (entries as u64) * 8192));
         let mut links = BTreeMap::<PathBuf, PathBuf>::new();
         let mut left = bytes;
-        let mut count = 0;
-        for entry in archive.entries()? {
+        let (mut count, mut all) = (0_usize, 0_usize);
+        let mut names = Names::default();
+        // Raw: the library would read a long name of any length into memory.
+        for entry in archive.entries()?.raw(true) {
             ensure!(!interrupted(), "interrupted");
             count += 1;
-            ensure!(count <= entries, "more than {entries} entries");
+            ensure!(count <= entries.saturating_mul(3), "more than {entries} entries");
             let mut entry = entry.context("broken archive")?;
-            let inside = inside(&entry.path()?)?;
-            let Some(inside) = inside else { continue };
+            if names.take(&mut entry)? {
+                continue;
+            }
+            all += 1;
+            ensure!(all <= entries, "more than {entries} entries");
+            let names = std::mem::take(&mut names);
+            let name = match names.path {
+                Some(path) => path,
+                None => entry.path()?.into_owned(),
+            };
+            let cost = name.as_os_str().len() as u64;
+            left = left.checked_sub(cost).with_context(|| format!("more than {bytes} bytes"))?;
+            let Some(inside) = inside(&name)? else { continue };
             let path = self.folder.join(&inside);
             match entry.header().entry_type() {
                 tar::EntryType::Directory => fs::create_dir_all(&path)?,
@@ -101,13 +120,16 @@ impl Unpacked {
                         .with_context(|| format!("more than {bytes} bytes"))?;
                 }
                 tar::EntryType::Symlink => {
-                    let target = entry.link_name()?.context("a link without a target")?;
-                    let bytes = target.as_os_str().as_encoded_bytes();
-                    ensure!(
-                        !bytes.is_empty() && bytes.len() <= TARGET,
-                        "a link's target is too long"
-                    );
-                    links.insert(inside, target.into_owned());
+                    let target = match names.target {
+                        Some(target) => target,
+                        None => entry.link_name()?.context("a link without a target")?.into_owned(),
+                    };
+                    let length = target.as_os_str().len();
+                    ensure!((1..=TARGET).contains(&length), "a link's target is too long");
+                    left = left
+                        .checked_sub(length as u64)
+                        .with_context(|| format!("more than {bytes} bytes"))?;
+                    links.insert(inside, target);
                 }
                 other => bail!(
                     "{} is {other:?}; a snapshot holds files, folders and links",
@@ -126,6 +148,50 @@ impl Unpacked {
                 .with_context(|| format!("{} cannot be unpacked", inside.display()))?;
         }
         Ok(())
+    }
+}
+
+/// What entries of their own say of the next one: names that do not fit into a header.
+#[derive(Debug, Default)]
+struct Names {
+    path: Option<PathBuf>,
+    target: Option<PathBuf>,
+}
+
+impl Names {
+    /// Reads such an entry; whether it was one.
+    fn take(&mut self, entry: &mut tar::Entry<'_, impl Read>) -> anyhow::Result<bool> {
+        let kind = entry.header().entry_type();
+        if kind.is_pax_global_extensions() {
+            return Ok(true);
+        }
+        if !kind.is_gnu_longname() && !kind.is_gnu_longlink() && !kind.is_pax_local_extensions() {
+            return Ok(false);
+        }
+        let size = entry.size();
+        ensure!(size <= EXTENSION, "a name of {size} bytes is too long");
+        let mut bytes = Vec::new();
+        entry.take(EXTENSION).read_to_end(&mut bytes).context("broken archive")?;
+        let as_path = |bytes: &[u8]| {
+            let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+            Some(PathBuf::from(OsStr::from_bytes(&bytes[..end])))
+        };
+        if kind.is_gnu_longname() {
+            self.path = as_path(&bytes);
+        } else if kind.is_gnu_longlink() {
+            self.target = as_path(&bytes);
+        } else {
+            for extension in tar::PaxExtensions::new(&bytes) {
+                let extension = extension.context("broken archive")?;
+                match extension.key_bytes() {
+                    b"path" => self.path = as_path(extension.value_bytes()),
+                    b"linkpath" => self.target = as_path(extension.value_bytes()),
+                    b"size" => bail!("a file of more than 8 GiB"),
+                    _ => {}
+                }
+            }
+        }
+        Ok(true)
     }
 }
 

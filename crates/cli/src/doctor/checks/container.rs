@@ -91,13 +91,26 @@ fn group_number(host: &Host, new: &str, old: &str) -> Option<(String, u64)> {
 }
 
 fn memory_limit(host: &Host) -> Option<(String, u64)> {
+    if let Some(limit) = host.fact_number("group_memory_max") {
+        return Some(("memory.max of /proc/self/cgroup".to_owned(), limit));
+    }
     group_number(host, "memory.max", "memory/memory.limit_in_bytes")
 }
 
 fn memory(host: &Host) -> Seen {
     let Some((path, limit)) = memory_limit(host) else { return Seen::absent("no memory limit") };
-    let used = group_number(host, "memory.current", "memory/memory.usage_in_bytes")
-        .map_or(0, |(_, used)| used);
+    let own = host.fact_number("group_memory_current");
+    let used = own.or_else(|| {
+        group_number(host, "memory.current", "memory/memory.usage_in_bytes").map(|(_, used)| used)
+    });
+    // The kernel gives files that were not read of late up for any other use.
+    let stat = host.text(&format!("{CGROUP}/memory.stat")).unwrap_or_default();
+    let at_top = || stat.lines().find_map(|line| line.strip_prefix("inactive_file ")?.parse().ok());
+    let idle = match own {
+        Some(_) => host.fact_number("group_memory_inactive_file"),
+        None => at_top(),
+    };
+    let used = used.unwrap_or(0).saturating_sub(idle.unwrap_or(0));
     let evidence = format!("{path} = {}, used {}", bytes(limit), bytes(used));
     if limit > 0 && used > limit / 10 * 9 {
         Seen::warn("less than a tenth of the memory limit is left", evidence)
@@ -191,11 +204,16 @@ fn device_nodes(host: &Host) -> Seen {
         }
     }
     if nodes.len() < host.hcas().len() {
-        tally.fail(format!(
+        let line = format!(
             "/dev/infiniband: {} uverbs nodes for {} devices",
             nodes.len(),
             host.hcas().len()
-        ));
+        );
+        // Without any node nothing can be used, wherever this is.
+        match host.sees_part().filter(|_| !nodes.is_empty()) {
+            Some(what) => tally.unknown(format!("{line}; {what} may be given a part only")),
+            None => tally.fail(line),
+        }
     }
     tally.seen(
         "no RDMA device",

@@ -163,7 +163,7 @@ fn interface_name(host: &Host) -> Seen {
 }
 
 fn device_names(host: &Host) -> Seen {
-    let Some(filter) = host.variable("NCCL_IB_HCA") else {
+    let Some(filter) = host.variable("NCCL_IB_HCA").filter(|filter| !filter.is_empty()) else {
         return Seen::absent("NCCL_IB_HCA is not set");
     };
     if host.hcas().is_empty() {

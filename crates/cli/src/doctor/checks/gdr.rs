@@ -1,10 +1,10 @@
 //! GPUDirect: whether NICs read and write GPU memory by themselves.
 
-use ringway::topo::GpuMaker;
+use ringway::topo::{GpuMaker, PciDevice};
 use ringway_plan::topology::matrix::{Cell, Matrix};
 
 use super::{Check, Seen, Tally};
-use crate::doctor::host::Host;
+use crate::doctor::host::{Host, is_virtual_function};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -80,8 +80,8 @@ pub(super) const CHECKS: &[Check] = &[
 ];
 
 fn peer_memory(host: &Host) -> Seen {
-    if !host.has_gpu(GpuMaker::Nvidia) || host.hcas().is_empty() {
-        return Seen::absent("no NVIDIA GPU with an RDMA device");
+    if !host.has_gpu(GpuMaker::Nvidia) || !host.has_peer_hca() {
+        return Seen::absent("no NVIDIA GPU with an RDMA device that needs peer memory");
     }
     let modules = [
         "/sys/module/nvidia_peermem/version",
@@ -113,15 +113,14 @@ fn peer_memory(host: &Host) -> Seen {
 }
 
 fn peer_memory_fits(host: &Host) -> Seen {
-    if !host.has_gpu(GpuMaker::Nvidia) || host.hcas().is_empty() {
-        return Seen::absent("no NVIDIA GPU with an RDMA device");
+    if !host.has_gpu(GpuMaker::Nvidia) || !host.has_peer_hca() {
+        return Seen::absent("no NVIDIA GPU with an RDMA device that needs peer memory");
     }
     let sets: &[&[&str]] = &[
         &["nvidia_peermem", "disagrees about version"],
         &["nvidia_peermem", "Unknown symbol"],
         &["nvidia_peermem", "Invalid argument"],
         &["nvidia-peermem", "Invalid argument"],
-        &["nvidia-peermem", "ERROR detected invalid context"],
     ];
     let good = "the kernel has no complaint about nvidia-peermem";
     super::kernel::log_lines(
@@ -144,6 +143,12 @@ fn near_nic(host: &Host) -> Seen {
         return Seen::unknown("could not look whether every GPU has a NIC near by", why);
     };
     let (matrix, gpus) = (Matrix::of(&topology), topology.gpus());
+    // NICs that a container or a job does not get.
+    let alone = |nic: &PciDevice| host.hcas().iter().all(|hca| hca.bus != Some(nic.bus));
+    let hidden = host.sees_part().is_some()
+        && host.pci().iter().any(|nic| {
+            nic.is_rdma_nic() && nic.driver.is_some() && !is_virtual_function(nic) && alone(nic)
+        });
     let mut tally = Tally::default();
     for (at, row) in matrix.gpus() {
         let Some((near, cell)) = matrix.nearest(at) else { continue };
@@ -153,6 +158,7 @@ fn near_nic(host: &Host) -> Seen {
         let line = format!("{} {bus}: nearest NIC {} at {cell}", row.name, names.join(", "));
         match cell.rank() {
             rank if rank < Cell::Phb.rank() => tally.well(line),
+            _ if hidden => tally.unknown(format!("{line}; a nearer one may not be shown here")),
             rank if rank < Cell::Sys.rank() => tally.warn(line),
             _ => tally.fail(line),
         }
@@ -198,6 +204,9 @@ fn amd_peer_memory(host: &Host) -> Seen {
             "NICs reach GPU memory through dma-buf",
             format!("amdgpu is loaded, kernel {kernel}"),
         )
+    } else if !host.knows_modules() {
+        let why = "/sys/module is not there";
+        Seen::unknown("could not look whether NICs reach GPU memory", why)
     } else {
         Seen::fail("NICs cannot reach GPU memory", format!("{path} is not there, kernel {kernel}"))
     }

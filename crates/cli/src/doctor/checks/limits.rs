@@ -268,11 +268,36 @@ fn remove_ipc(host: &Host) -> Seen {
             "systemd removes shared memory of users who log out",
             format!("{path}: RemoveIPC={value}"),
         ),
-        None => Seen::warn(
-            "systemd removes shared memory of users who log out",
-            format!("{main}: RemoveIPC is not set; the default is yes"),
-        ),
+        None => {
+            let (id, off) = default_remove_ipc(host);
+            let evidence = format!("{main}: RemoveIPC is not set; {id}");
+            match off {
+                Some(true) => Seen::well("systemd leaves shared memory alone", evidence),
+                Some(false) => {
+                    Seen::warn("systemd removes shared memory of users who log out", evidence)
+                }
+                None => {
+                    Seen::unknown("could not look whether systemd removes shared memory", evidence)
+                }
+            }
+        }
     }
+}
+
+/// Whether a distribution builds systemd so that shared memory stays, and what says so. Red Hat's family and
+/// SUSE's do; the others leave systemd's own default, yes.
+fn default_remove_ipc(host: &Host) -> (String, Option<bool>) {
+    let Some(text) = host.text("/etc/os-release") else {
+        return ("/etc/os-release is not there, and the default differs".to_owned(), None);
+    };
+    let field = |name: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        value.unwrap_or_default().trim_matches('"').to_owned()
+    };
+    let names = format!("{} {}", field("ID"), field("ID_LIKE"));
+    let is = |names: &str, name: &str| names.split_whitespace().any(|word| word == name);
+    let off = ["rhel", "centos", "fedora", "suse", "opensuse"].iter().any(|name| is(&names, name));
+    (format!("the default of {} is {}", field("ID"), if off { "no" } else { "yes" }), Some(off))
 }
 
 fn nice_capability(host: &Host) -> Seen {

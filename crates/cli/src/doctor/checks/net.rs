@@ -249,7 +249,8 @@ fn duplex(host: &Host) -> Seen {
 
 fn state(host: &Host) -> Seen {
     let mut tally = Tally::default();
-    for hca in host.hcas().iter().filter(|hca| hca.ports.iter().any(RdmaPort::is_ethernet)) {
+    let active = |port: &RdmaPort| port.is_ethernet() && port.is_active();
+    for hca in host.hcas().iter().filter(|hca| hca.ports.iter().any(active)) {
         for nic in host.nics().into_iter().filter(|nic| nic.bus.is_some() && nic.bus == hca.bus) {
             let path = format!("/sys/class/net/{}/operstate", nic.name);
             let line = format!("{path} = {} ({})", nic.state, hca.name);
@@ -351,6 +352,11 @@ fn own_name(host: &Host) -> Seen {
 
 fn clock(host: &Host) -> Seen {
     if let Ok(text) = host.output("chronyc") {
+        if let Some(line) = text.lines().find(|line| line.starts_with("Leap status"))
+            && line.contains("Not synchronised")
+        {
+            return Seen::warn("nothing keeps the clock", format!("chronyc tracking: {line}"));
+        }
         let offset = text.lines().find_map(|line| {
             let rest = line.strip_prefix("System time")?.split_once(':')?.1;
             rest.split_whitespace().next()?.parse::<f64>().ok()

@@ -107,7 +107,9 @@ fn nodes_per_socket(host: &Host) -> Seen {
     }
     let (nodes, sockets) = (host.nodes().len(), host.sockets());
     let evidence = format!("{nodes} NUMA nodes on {sockets} sockets");
-    let linked = host.pci().iter().any(|pci| pci.is_nvswitch())
+    // XGMI between AMD's GPUs is in the files.
+    let linked = host.machine().gpus.iter().any(|gpu| !gpu.links.is_empty())
+        || host.pci().iter().any(|pci| pci.is_nvswitch())
         || host.output("nvidia-smi-nvlink-s").is_ok_and(|text| text.contains("GB/s"));
     if nodes <= sockets && !linked {
         Seen::warn("one NUMA node a socket, and GPUs talk over PCIe", evidence)

@@ -84,6 +84,9 @@ fn errors(host: &Host) -> Seen {
     }
     let mut tally = Tally::default();
     for (gpu, name, count) in super::super::host::link_errors(&text) {
+        if !is_error(&name) {
+            continue;
+        }
         let verdict = if name.contains("Replay") { Verdict::Warn } else { Verdict::Fail };
         tally.add(verdict, format!("{gpu}: {name} = {count}"));
     }
@@ -93,6 +96,15 @@ fn errors(host: &Host) -> Seen {
     } else {
         seen
     }
+}
+
+/// Whether a counter of `nvlink -e` counts errors. Newer GPUs list packets and bytes, error rates, successful
+/// recoveries and what was corrected (FEC and symbol errors are there on every healthy link), too.
+fn is_error(name: &str) -> bool {
+    let name = name.to_lowercase();
+    let corrected = name.contains("fec") || name.contains("symbol");
+    (name.contains("error") && !corrected && !name.contains("rate"))
+        || name.contains("recovery failed")
 }
 
 fn fabric(host: &Host) -> Seen {
@@ -119,12 +131,17 @@ fn fabric(host: &Host) -> Seen {
         }
     }
     let log = host.output("fabricmanager").unwrap_or_default();
-    if let Some(line) =
-        log.lines().rev().find(|line| line.contains("[ERROR]") || line.contains("[FATAL]"))
-    {
-        tally.warn(format!("/var/log/fabricmanager.log: {}", line.trim()));
+    let line = log.lines().rev().find(|line| line.contains("[ERROR]") || line.contains("[FATAL]"));
+    let good = "the NVLink fabric is set up";
+    let seen = tally.seen("no NVLink fabric", good, "the NVLink fabric is not set up");
+    let Some(line) = line else { return seen };
+    let line = format!("/var/log/fabricmanager.log: {}", line.trim());
+    match seen.verdict {
+        Some(Verdict::Pass) => {
+            Seen::warn(format!("{good} now, and its log has errors of before"), line)
+        }
+        _ => seen.and(line),
     }
-    tally.seen("no NVLink fabric", "the NVLink fabric is set up", "the NVLink fabric is not set up")
 }
 
 fn peers(host: &Host) -> Seen {
@@ -136,12 +153,23 @@ fn peers(host: &Host) -> Seen {
         Ok(text) => text,
         Err(why) => return Seen::unknown("could not look whether GPUs reach each other", why),
     };
+    // Which pairs have NVLink: bridges join two GPUs of four.
+    let joined: std::collections::BTreeMap<String, Vec<String>> = host
+        .output("nvidia-smi-topo-m")
+        .map(|text| super::super::host::matrix(&text).into_iter().collect())
+        .unwrap_or_default();
+    let is_joined = |gpu: &str, other: usize| match joined.get(gpu).and_then(|row| row.get(other)) {
+        Some(cell) => cell.starts_with("NV"),
+        None => true,
+    };
     let mut tally = Tally::default();
     for (gpu, entries) in super::super::host::matrix(&text) {
         let bad: Vec<String> = entries
             .iter()
             .enumerate()
-            .filter(|(_, entry)| !["X", "OK"].contains(&entry.as_str()))
+            .filter(|(other, entry)| {
+                !["X", "OK"].contains(&entry.as_str()) && is_joined(&gpu, *other)
+            })
             .map(|(other, entry)| format!("GPU{other} {entry}"))
             .collect();
         if bad.is_empty() {

@@ -4,7 +4,7 @@ use ringway::topo::PciDevice;
 use ringway_plan::topology::bus::BusId;
 
 use super::{Check, Seen, Tally};
-use crate::doctor::host::{Host, Which};
+use crate::doctor::host::{Host, Which, is_virtual_function};
 
 mod config;
 
@@ -317,6 +317,9 @@ fn iommu(host: &Host) -> Seen {
     if host.is_virtual() {
         return Seen::absent("a virtual machine: the hypervisor has the IOMMU");
     }
+    if host.gpus().is_empty() {
+        return Seen::absent("no GPU");
+    }
     let mut tally = Tally::default();
     for device in host.gpus().into_iter().chain(host.rails()) {
         let Some(group) = host.link_name(&format!("{DEVICES}/{}/iommu_group", device.bus)) else {
@@ -386,7 +389,8 @@ fn arguments(host: &Host) -> Seen {
 
 fn drivers(host: &Host) -> Seen {
     let mut tally = Tally::default();
-    for device in host.pci().iter().filter(|pci| pci.is_gpu() || pci.is_rdma_nic()) {
+    let nics = host.pci().iter().filter(|pci| pci.is_rdma_nic() && !is_virtual_function(pci));
+    for device in host.gpus().into_iter().chain(nics) {
         let name = if device.is_gpu() { "GPU" } else { "NIC" };
         match device.driver.as_deref() {
             None => tally.fail(format!("{name} {DEVICES}/{}/driver is not there", device.bus)),

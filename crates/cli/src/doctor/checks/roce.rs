@@ -352,6 +352,9 @@ fn connection_manager(host: &Host) -> Seen {
 }
 
 fn bonds(host: &Host) -> Seen {
+    let rails = host.roce_interfaces();
+    let pairs = host.variable("NCCL_IB_QPS_PER_CONNECTION").and_then(|value| value.parse().ok());
+    let pairs: u32 = pairs.unwrap_or(1);
     let mut tally = Tally::default();
     for name in host.list("/proc/net/bonding") {
         let Some(text) = host.text(&format!("/proc/net/bonding/{name}")) else { continue };
@@ -359,24 +362,33 @@ fn bonds(host: &Host) -> Seen {
             text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim).unwrap_or("")
         };
         let (mode, hash) = (field("Bonding Mode:"), field("Transmit Hash Policy:"));
-        let slaves = text.lines().filter(|line| line.starts_with("Slave Interface:")).count();
-        let line = format!("/proc/net/bonding/{name}: {mode}, hash {hash}, {slaves} ports");
+        let slaves = text.lines().filter_map(|line| line.strip_prefix("Slave Interface:"));
+        let slaves: Vec<&str> = slaves.map(str::trim).collect();
+        if !slaves.iter().any(|slave| rails.iter().any(|rail| rail == slave)) {
+            continue;
+        }
+        let slaves = slaves.len();
+        let line = format!(
+            "/proc/net/bonding/{name}: {mode}, hash {hash}, {slaves} ports, {pairs} queue pairs a connection"
+        );
         let balances = mode.contains("802.3ad") || mode.contains("balance") || mode.contains("xor");
         let by_flow = hash.starts_with("layer3+4")
             || hash.starts_with("encap3+4")
             || hash.starts_with("vlan");
-        if slaves < 2 || !balances || by_flow { tally.well(line) } else { tally.warn(line) }
+        let spreads = slaves < 2 || !balances || by_flow || pairs > 1;
+        if spreads { tally.well(line) } else { tally.warn(line) }
     }
     tally.seen(
-        "no bond",
+        "no bond of RoCE interfaces",
         "bonds spread connections",
         "bonds that put all connections of a peer on one port",
     )
 }
 
-/// Interfaces that share a subnet with another device's.
+/// RoCE interfaces that share a subnet with another one's.
 fn crowded(host: &Host) -> Vec<(String, Vec<String>)> {
-    let is_device = |name: &String| host.nics().iter().any(|nic| nic.name == *name);
+    let rails = host.roce_interfaces();
+    let is_device = |name: &String| rails.contains(name);
     let subnets = host.subnets().into_iter();
     let mut found: Vec<(String, Vec<String>)> = subnets
         .map(|(subnet, names)| (subnet, names.into_iter().filter(is_device).collect()))
@@ -406,7 +418,7 @@ fn arp(host: &Host) -> Seen {
         }
     }
     tally.seen(
-        "no two devices in one subnet",
+        "no two RoCE interfaces in one subnet",
         "rails answer for their own address only",
         "rails that answer for each other's addresses",
     )
@@ -425,7 +437,7 @@ fn reverse_path(host: &Host) -> Seen {
         }
     }
     tally.seen(
-        "no two devices in one subnet",
+        "no two RoCE interfaces in one subnet",
         "rails may receive what came over another",
         "rails that drop what came over another",
     )

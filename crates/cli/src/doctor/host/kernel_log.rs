@@ -31,9 +31,12 @@ impl KernelLog {
     pub(crate) fn xids(&self, mark: &str) -> Vec<(u32, &str)> {
         let mark = format!("{mark} (PCI:");
         let number = |line: &'_ str| {
-            let rest = line.split_once(&mark)?.1.split_once("):")?.1;
-            let digits = rest.trim_start().split(|c: char| !c.is_ascii_digit()).next()?;
-            digits.parse().ok()
+            let rest = line.split_once(&mark)?.1.split_once("):")?.1.trim_start();
+            let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+            // What follows an SXid on lines of its own tells more of it.
+            let more = rest[digits.len()..].trim_start_matches([',', ' ']);
+            let is_event = !more.starts_with("Severity ") && !more.starts_with("Data {");
+            digits.parse().ok().filter(|_| is_event)
         };
         self.lines
             .iter()

@@ -80,6 +80,20 @@ pub(crate) fn link_gigabytes(speed: &str, width: u32) -> Option<f64> {
     Some(speed / 8.0 * f64::from(width.min(64)) * share)
 }
 
+/// Mellanox's ids of virtual functions, ConnectX-4 and later: in a virtual machine nothing else tells.
+const VIRTUAL_FUNCTIONS: &[u16] = &[0x1014, 0x1016, 0x1018, 0x101a, 0x101c, 0x101e];
+
+/// Whether it is a virtual function: part of a card that someone else owns.
+pub(crate) fn is_virtual_function(pci: &PciDevice) -> bool {
+    let by_id = pci.vendor == 0x15b3 && VIRTUAL_FUNCTIONS.contains(&pci.device);
+    pci.physical_function.is_some() || by_id
+}
+
+/// Whether it is Amazon's Elastic Fabric Adapter.
+pub(crate) fn is_efa(pci: &PciDevice) -> bool {
+    pci.vendor == 0x1d0f || pci.driver.as_deref() == Some("efa")
+}
+
 /// Which speed and width of a link.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Which {
@@ -107,7 +121,24 @@ impl Host {
     /// Its GPUs.
     pub(crate) fn gpus(&self) -> Vec<&PciDevice> {
         let whole = self.pci().iter().filter(|pci| pci.physical_function.is_none());
-        whole.filter(|pci| pci.is_gpu()).collect()
+        whole.filter(|pci| pci.is_gpu() && self.computes(pci)).collect()
+    }
+
+    /// Whether a GPU is for computing: the display of an AMD processor is not.
+    fn computes(&self, pci: &PciDevice) -> bool {
+        let in_kfd =
+            || self.machine().gpus.iter().any(|gpu| gpu.bus == pci.bus && gpu.gcn.is_some());
+        match (pci.gpu_maker(), pci.class >> 8) {
+            (Some(GpuMaker::Amd), 0x1200 | 0x0302) => true,
+            (Some(GpuMaker::Amd), 0x0380) => in_kfd(),
+            (Some(GpuMaker::Amd), _) => false,
+            _ => true,
+        }
+    }
+
+    /// RDMA devices whose NIC uses the kernel's ways to reach GPU memory: all but EFA, which has its own.
+    pub(crate) fn has_peer_hca(&self) -> bool {
+        self.hcas().iter().any(|hca| !hca.bus.and_then(|bus| self.pci_at(bus)).is_some_and(is_efa))
     }
 
     /// Whether it has a GPU of this maker.
@@ -116,13 +147,21 @@ impl Host {
     }
 
     /// Functions that carry the traffic of collectives over a network: those with an RDMA device; without
-    /// any, all network controllers.
+    /// any, all network controllers with a cable.
     pub(crate) fn rails(&self) -> Vec<&PciDevice> {
         let mut rails: Vec<&PciDevice> =
             self.hcas().iter().filter_map(|hca| self.pci_at(hca.bus?)).collect();
         if rails.is_empty() {
-            rails = self.pci().iter().filter(|pci| pci.is_nic()).collect();
+            let wired = |pci: &&PciDevice| [0x0200, 0x0207].contains(&(pci.class >> 8));
+            rails = self.pci().iter().filter(wired).collect();
         }
+        rails
+    }
+
+    /// Rails whose configuration space is the card's own: no virtual functions, and no EFA.
+    pub(crate) fn whole_rails(&self) -> Vec<&PciDevice> {
+        let mut rails = self.rails();
+        rails.retain(|pci| !is_virtual_function(pci) && !is_efa(pci));
         rails
     }
 

@@ -146,6 +146,8 @@ pub(super) fn live_facts() -> BTreeMap<String, String> {
         facts.insert("shm_bytes".to_owned(), bytes(found.f_blocks));
         facts.insert("shm_free_bytes".to_owned(), bytes(found.f_bavail));
     }
+    facts.extend(container());
+    facts.extend(own_group());
     facts.insert("uid".to_owned(), rustix::process::geteuid().as_raw().to_string());
     let usable = |path: &str| {
         let access = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
@@ -156,6 +158,69 @@ pub(super) fn live_facts() -> BTreeMap<String, String> {
         if name.starts_with("uverbs") {
             let word = if usable(&format!("/dev/infiniband/{name}")) { "yes" } else { "no" };
             facts.insert(format!("usable {name}"), word.to_owned());
+        }
+    }
+    facts
+}
+
+/// What says that this is a container: who started it, or a root made of layers of an image.
+fn container() -> Option<(String, String)> {
+    let read = |path: &str| {
+        let mut bytes = Vec::new();
+        let file = std::fs::File::open(path).ok()?;
+        file.take(1 << 20).read_to_end(&mut bytes).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    let variables = read("/proc/1/environ").unwrap_or_default();
+    let told = variables.split('\0').find(|word| {
+        word.starts_with("container=") || word.starts_with("KUBERNETES_SERVICE_HOST=")
+    });
+    let mounts = read("/proc/self/mountinfo").unwrap_or_default();
+    let what = match told {
+        Some(_) => Some("the first process says so"),
+        None => has_image_root(&mounts).then_some("its root is an image"),
+    };
+    what.map(|what| ("container".to_owned(), what.to_owned()))
+}
+
+/// Whether the root is an overlay of a container's image. Diskless machines have other overlays.
+fn has_image_root(mounts: &str) -> bool {
+    let marks = ["containerd", "docker", "containers/storage", "/snapshots/", "crio"];
+    mounts.lines().any(|line| {
+        line.split_whitespace().nth(4) == Some("/")
+            && line.contains(" - overlay ")
+            && marks.iter().any(|mark| line.contains(mark))
+    })
+}
+
+/// Memory of this process's own control group (version 2), which need not be the one at the top.
+fn own_group() -> Vec<(String, String)> {
+    let path = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let Some(path) = path.lines().find_map(|line| line.strip_prefix("0::/")) else {
+        return Vec::new();
+    };
+    if path.is_empty() || path.split('/').any(|part| part == "..") {
+        return Vec::new();
+    }
+    let mut facts = Vec::new();
+    let mut folder = std::path::Path::new("/sys/fs/cgroup").join(path);
+    // The nearest group with a limit counts.
+    while folder.starts_with("/sys/fs/cgroup") {
+        let read = |name: &str| std::fs::read_to_string(folder.join(name)).ok();
+        let limit = read("memory.max").and_then(|text| text.trim().parse::<u64>().ok());
+        if let Some(limit) = limit {
+            facts.push(("group_memory_max".to_owned(), limit.to_string()));
+            if let Some(used) = read("memory.current") {
+                facts.push(("group_memory_current".to_owned(), used.trim().to_owned()));
+            }
+            let stat = read("memory.stat").unwrap_or_default();
+            if let Some(bytes) = stat.lines().find_map(|line| line.strip_prefix("inactive_file ")) {
+                facts.push(("group_memory_inactive_file".to_owned(), bytes.trim().to_owned()));
+            }
+            break;
+        }
+        if !folder.pop() {
+            break;
         }
     }
     facts
@@ -172,6 +237,16 @@ mod tests {
         assert_eq!(why, "there is no program ringway-no-such-program");
         let why = run(&["sh", "-c", "echo Operation not permitted >&2; exit 1"]).unwrap_err();
         assert!(is_denial(&why), "{why}");
+    }
+
+    #[test]
+    fn the_root_of_a_pod_is_an_image_and_that_of_a_diskless_machine_is_not() {
+        let pod = "1 0 0:9 / / rw - overlay overlay rw,lowerdir=/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapshots/7/fs";
+        assert!(has_image_root(pod));
+        assert!(!has_image_root("1 0 0:9 / / rw - overlay root rw,lowerdir=/ro,upperdir=/rw"));
+        assert!(!has_image_root(
+            "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:9 / /var/lib/docker/x rw - overlay o rw"
+        ));
     }
 
     #[test]

@@ -5,6 +5,7 @@
 use std::ops::Deref;
 
 use ringway::topo::{RdmaDevice, RdmaPort};
+use ringway_plan::topology::hca::HcaFilter;
 
 use super::Host;
 
@@ -30,6 +31,11 @@ impl Port<'_> {
     /// `mlx5_0:1`.
     pub(crate) fn name(&self) -> String {
         format!("{}:{}", self.device.name, self.number)
+    }
+
+    /// Whether it is InfiniBand, which EFA is not.
+    pub(crate) fn is_infiniband(&self) -> bool {
+        self.link_layer == "InfiniBand"
     }
 
     /// `mlx5_0/ports/1` below the class's folder.
@@ -80,6 +86,12 @@ impl Host {
         let mut ports = self.ports();
         ports.retain(|port| port.is_ethernet() && port.is_active());
         ports
+    }
+
+    /// Whether NCCL_IB_HCA lets NCCL use a port; nothing set lets it use all.
+    pub(crate) fn chooses(&self, port: &Port<'_>) -> bool {
+        let filter = HcaFilter::parse(self.variable("NCCL_IB_HCA").unwrap_or_default());
+        filter.allows(&port.device.name, Some(port.number.into()))
     }
 
     /// A counter of a port: `counters/symbol_error`.

@@ -135,8 +135,8 @@ fn sysfs_of_a_real_machine() {
     }
     let host = Host::new(Root::at(tree.folder()));
     let found = examine(&host, &checks::all());
-    // One port has gone down more often than its counter can say.
-    assert_eq!(verdict(&found, "ctr-02"), Some(Verdict::Fail));
+    // One port has gone down more often than its counter can say; when is not known.
+    assert_eq!(verdict(&found, "ctr-02"), Some(Verdict::Warn));
     assert!(host.hcas().len() >= 8);
 }
 

@@ -98,3 +98,25 @@ fn what_differs_everywhere_is_not_compared_and_hundreds_are_quick() {
         fleet.differences().iter().map(super::super::fleet::Difference::title).collect();
     assert_eq!(titles, ["node#18: kernel old, 499 others have 6.8.0-60-generic"]);
 }
+
+#[test]
+fn what_is_told_of_several_machines_names_the_devices_of_none() {
+    let mut tree = Tree::healthy();
+    tree.config("0000:12:00.0", 0x106, 0x1d);
+    let mut machines = vec![machine(&mut tree, 1)];
+    let merged = |machines: &mut Vec<Examined>| {
+        let mut merged = compare(machines).merged(machines).findings;
+        merged.retain(|finding| finding.id == "pci-05");
+        assert_eq!(merged.len(), 1);
+        let one = merged.remove(0);
+        (one.title, one.fix.unwrap())
+    };
+    // Alone, the machine's own bridges are named.
+    assert!(merged(&mut machines).1.contains("0000:12:00.0"));
+    tree.config("0000:22:00.0", 0x106, 0x1d);
+    machines.push(machine(&mut tree, 2));
+    let (title, fix) = merged(&mut machines);
+    assert_eq!(title, "bridges that send peer traffic to the root (on 2 of 2 machines)");
+    assert!(!fix.contains("0000:"), "{fix}");
+    assert!(fix.contains("setpci"), "{fix}");
+}

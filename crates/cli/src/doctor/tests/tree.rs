@@ -293,7 +293,7 @@ impl Tree {
         for index in 0..8 {
             let _ = write!(
                 info,
-                "processor\t: {index}\nvendor_id\t: GenuineIntel\nflags\t\t: fpu vme de sse2\n\n"
+                "processor\t: {index}\nvendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143\nflags\t\t: fpu vme de sse2\n\n"
             );
             self.put(&format!("{cpu}/cpu{index}/cpufreq/scaling_governor"), "performance");
             self.put(&format!("{cpu}/cpu{index}/topology/physical_package_id"), index / 4);
@@ -531,7 +531,7 @@ impl Tree {
         self.link(&format!("{place}/device"), "/sys/devices/virtual/x");
         self.link("/sys/class/net/stor0", place);
         self.put("/proc/net/route", routes.trim_end());
-        let slaves = "Slave Interface: a\nSlave Interface: b";
+        let slaves = "Slave Interface: eth6\nSlave Interface: eth7";
         self.put("/proc/net/bonding/bond0", format!("Bonding Mode: IEEE 802.3ad Dynamic link aggregation\nTransmit Hash Policy: layer3+4 (1)\n{slaves}"));
     }
 }

@@ -62,8 +62,8 @@ pub(super) fn switch_xids(host: &Host) -> Seen {
         Ok(log) => log,
         Err(why) => return Seen::unknown(format!("could not look whether {good}"), why),
     };
-    // The driver itself writes which are fatal.
-    let is_fatal = |_, line: &str| !line.to_lowercase().contains("non-fatal");
+    // The driver itself writes which are fatal, right after the number.
+    let is_fatal = |number: u32, line: &str| line.contains(&format!(": {number}, Fatal"));
     told(log.xids("SXid"), "SXid", good, "NVSwitches reported errors", is_fatal)
 }
 

@@ -19,6 +19,9 @@ pub(super) fn access_control(host: &Host) -> Seen {
     if host.is_virtual() {
         return Seen::absent("a virtual machine: there the hypervisor needs ACS (see pci-06)");
     }
+    if host.gpus().is_empty() {
+        return Seen::absent("no GPU");
+    }
     let mut tally = Tally::default();
     let mut guilty = Vec::new();
     for bridge in bridges(host) {
@@ -59,7 +62,7 @@ pub(super) fn translation(host: &Host) -> Seen {
         return Seen::absent("no virtual machine with GPUs and RDMA");
     }
     let mut tally = Tally::default();
-    for nic in host.rails() {
+    for nic in host.rails().into_iter().filter(|nic| nic.vendor == 0x15b3) {
         match host.config(nic.bus) {
             Ok(config) => match config.ats {
                 Some(true) => tally.well(format!("{}: ATS on", nic.bus)),
@@ -81,7 +84,7 @@ pub(super) fn read_request(host: &Host) -> Seen {
         return Seen::absent("no RDMA device");
     }
     let mut tally = Tally::default();
-    for nic in host.rails() {
+    for nic in host.whole_rails() {
         match host.config(nic.bus) {
             Ok(config) => {
                 let line = format!("{}: MaxReadReq = {}", nic.bus, config.read_request);
@@ -106,7 +109,7 @@ pub(super) fn payload(host: &Host) -> Seen {
         return Seen::absent("no RDMA device");
     }
     let mut tally = Tally::default();
-    for nic in host.rails() {
+    for nic in host.whole_rails() {
         let mut sizes = Vec::new();
         let mut trouble = None;
         for address in super::path_up(nic) {
@@ -137,17 +140,30 @@ pub(super) fn payload(host: &Host) -> Seen {
     )
 }
 
+/// Processors that lose bandwidth without relaxed ordering: AMD's EPYC, Intel's Sapphire and Emerald Rapids.
+fn needs_relaxed_ordering(host: &Host) -> bool {
+    let processor = &host.machine().processor;
+    match processor.vendor.as_str() {
+        "AuthenticAMD" => processor.family >= 23,
+        "GenuineIntel" => processor.family == 6 && [143, 207].contains(&processor.model),
+        _ => false,
+    }
+}
+
 /// Relaxed ordering: gdr-08.
 pub(in crate::doctor::checks) fn relaxed_ordering(host: &Host) -> Seen {
     if host.hcas().is_empty() {
         return Seen::absent("no RDMA device");
+    }
+    if !needs_relaxed_ordering(host) {
+        return Seen::absent("a processor that does as well without");
     }
     if host.variable("NCCL_IB_PCI_RELAXED_ORDERING") == Some("0") {
         return Seen::warn("relaxed ordering is switched off", "NCCL_IB_PCI_RELAXED_ORDERING = 0")
             .fixed_by("unset NCCL_IB_PCI_RELAXED_ORDERING");
     }
     let mut tally = Tally::default();
-    for nic in host.rails() {
+    for nic in host.whole_rails() {
         match host.config(nic.bus) {
             Ok(config) if config.relaxed => tally.well(format!("{}: RlxdOrd+", nic.bus)),
             Ok(_) => tally.fail(format!("{}: RlxdOrd-", nic.bus)),

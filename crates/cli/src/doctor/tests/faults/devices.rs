@@ -30,6 +30,18 @@ pub(super) const FAULTS: &[Fault] = &[
     ("gpu-02", Fail, |t| {
         t.append(DMESG, "[99.0] nvidia-nvswitch0: SXid (PCI:0000:a1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up")
     }),
+    ("gpu-02", Warn, |t| {
+        for rest in [
+            "Non-fatal, Link 46 a replay timer (First)",
+            "Severity 0 Engine instance 46 Sub-engine instance 00",
+            "Data {0x00140004, 0x00100000, 0x00000000}",
+        ] {
+            t.append(
+                DMESG,
+                &format!("[99.0] nvidia-nvswitch0: SXid (PCI:0000:a1:00.0): 20009, {rest}"),
+            );
+        }
+    }),
     ("gpu-03", Fail, smi!(12, "DRAM Uncorrectable", "0", "4")),
     ("gpu-03", Warn, |t| {
         t.replace(
@@ -63,7 +75,8 @@ pub(super) const FAULTS: &[Fault] = &[
     ("gpu-mode", Warn, smi!(4, "Compute Mode", "Default", "Exclusive_Process")),
     ("gpu-power", Warn, smi!(8, "Current Power Limit", "700.00 W", "500.00 W")),
     ("gpu-replay", Warn, smi!(8, "Replays Since Reset", "0", "12")),
-    ("pci-11", Fail, smi!(8, "Total", "131072 MiB", "256 MiB")),
+    ("pci-11", Warn, smi!(8, "Total", "131072 MiB", "256 MiB")),
+    ("pci-11", Fail, smi!(8, "Total", "131072 MiB", "64 MiB")),
     ("nvl-01", Fail, |t| {
         t.replace("/commands/nvidia-smi-nvlink-s.txt", "Link 7: 26.562 GB/s", "Link 7: <inactive>")
     }),
@@ -192,9 +205,16 @@ pub(super) const FAULTS: &[Fault] = &[
     ("ibl-03", Fail, |t| t.put(&port(3, "rate"), "200 Gb/sec (2X NDR)")),
     ("ibl-04", Fail, |t| t.put(&port(8, "sm_lid"), "0x0")),
     ("ibl-05", Warn, |t| t.put("/commands/environment.txt", "NCCL_DEBUG=WARN")),
+    ("ibl-05", Warn, |t| t.put("/commands/environment.txt", "NCCL_IB_HCA=")),
+    ("ibl-05", Warn, |t| t.put("/commands/environment.txt", "NCCL_IB_HCA==mlx5_0,mlx5_8")),
     ("ibl-06", Fail, |t| t.put("/sys/class/infiniband/mlx5_3/fw_ver", "28.35.2000")),
+    ("ibl-06", Fail, |t| {
+        for index in 4..8 {
+            t.put(&format!("/sys/class/infiniband/mlx5_{index}/fw_ver"), "28.35.2000");
+        }
+    }),
     ("ibl-07", Fail, |t| t.put("/sys/class/infiniband/mlx5_3/node_guid", "0000:0000:0000:0000")),
-    ("ibl-08", Fail, |t| {
+    ("ibl-08", Warn, |t| {
         for second in 90..93 {
             t.append(DMESG, &format!("[{second}.0] mlx5_core 0000:14:00.0 eth0: Link down"));
         }
@@ -264,11 +284,11 @@ pub(super) const FAULTS: &[Fault] = &[
     ("net-rp-filter", Fail, |t| t.put("/proc/sys/net/ipv4/conf/all/rp_filter", 1)),
     ("ctr-01", Fail, |t| t.put(&port(3, "counters/symbol_error"), 11)),
     ("ctr-01", Warn, |t| t.put(&port(3, "counters/symbol_error"), 3)),
-    ("ctr-02", Fail, |t| t.put(&port(3, "counters/link_downed"), 255)),
+    ("ctr-02", Warn, |t| t.put(&port(3, "counters/link_downed"), 255)),
     ("ctr-03", Fail, |t| t.put(&port(3, "counters/port_rcv_errors"), 14)),
     ("ctr-04", Warn, |t| t.put(&port(3, "counters/port_xmit_discards"), 5)),
     ("ctr-05", Fail, |t| t.put(&port(8, "counters/port_xmit_wait"), "230442669431839")),
-    ("ctr-06", Fail, |t| t.put(&port(3, "hw_counters/local_ack_timeout_err"), 2)),
+    ("ctr-06", Warn, |t| t.put(&port(3, "hw_counters/local_ack_timeout_err"), 2)),
     ("ctr-06", Warn, |t| t.put(&port(3, "hw_counters/out_of_sequence"), 5)),
     ("ctr-07", Warn, |t| t.put(&port(3, "hw_counters/rnr_nak_retry_err"), 5)),
     ("ctr-08", Fail, |t| {

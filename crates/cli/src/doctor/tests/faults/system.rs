@@ -101,7 +101,10 @@ pub(super) const FAULTS: &[Fault] = &[
     }),
     ("mem-05", Fail, |t| limit(t, "Max open files", "1048576", "1024")),
     ("mem-06", Warn, |t| limit(t, "Max stack size", "8388608", "unlimited")),
-    ("mem-07", Warn, |t| t.put("/etc/systemd/logind.conf", "[Login]\n#RemoveIPC=no")),
+    ("mem-07", Warn, |t| {
+        t.put("/etc/systemd/logind.conf", "[Login]\n#RemoveIPC=no");
+        t.put("/etc/os-release", "ID=ubuntu\nID_LIKE=debian");
+    }),
     ("mem-08", Warn, container),
     ("lim-nproc", Warn, |t| limit(t, "Max processes", "unlimited", "4096")),
     ("lim-pid-max", Warn, |t| {
@@ -155,6 +158,9 @@ pub(super) const FAULTS: &[Fault] = &[
     ("net-04", Warn, |t| t.put("/proc/sys/net/core/somaxconn", 128)),
     ("net-05", Fail, |t| {
         t.replace("/commands/chronyc.txt", "0.000012345 seconds", "0.120000000 seconds")
+    }),
+    ("net-05", Warn, |t| {
+        t.append("/commands/chronyc.txt", "Leap status     : Not synchronised");
     }),
     ("net-05", Warn, |t| {
         t.remove("/commands/chronyc.txt");
