@@ -245,6 +245,20 @@ fn box_from(from: Rank, to: Rank, ranks: Rank) -> u32 {
     (from + ranks - to) % ranks - 1
 }
 
+/// What `rank` takes of `from` as it is, in collectives with equal counts or a list of them: where it
+/// stands in that rank's input, and where it goes in the output.
+fn taken(problem: &Problem, rank: Rank, from: Rank) -> (Extent, u64) {
+    let whole = Extent::new(0, problem.block(from).count);
+    match problem.collective {
+        Collective::Broadcast if from == problem.root => (Extent::new(0, problem.count()), 0),
+        Collective::Scatter if from == problem.root => (problem.block(rank), 0),
+        Collective::AllGather => (whole, problem.block(from).start),
+        Collective::Gather if rank == problem.root => (whole, problem.block(from).start),
+        Collective::AllToAll => (problem.block(rank), problem.block(from).start),
+        _ => (Extent::new(0, 0), 0),
+    }
+}
+
 /// The most values, of `most`, that may be dealt with at a time, at least one: `bytes` says how
 /// much scratch of a lane it takes to deal with so many, and grows with them.
 fn fitting(context: Context<'_>, most: u64, bytes: impl Fn(u64) -> u64) -> u64 {

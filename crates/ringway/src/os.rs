@@ -144,6 +144,29 @@ pub(crate) fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> usize {
     if outcome == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
+/// The process at the other end of a Unix socket; none where this PID namespace does not show it.
+///
+/// # References
+/// `SO_PEERCRED` in unix(7).
+pub(crate) fn peer_process(socket: BorrowedFd<'_>) -> Option<rustix::process::Pid> {
+    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut bytes = libc::socklen_t::try_from(size_of::<libc::ucred>()).ok()?;
+    // SAFETY:
+    // - `peer` is a whole `ucred`, and `bytes` says how large it is;
+    // - the descriptor is open for as long as it is borrowed.
+    let code = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut bytes,
+        )
+    };
+    // A process that cannot be seen from here has the number 0.
+    if code == 0 { rustix::process::Pid::from_raw(peer.pid) } else { None }
+}
+
 /// Processors of this machine that are up, whichever of them this process may use.
 ///
 /// # References
@@ -230,6 +253,15 @@ mod tests {
             processors()
         });
         assert_eq!(tied.join().unwrap(), all);
+    }
+
+    #[test]
+    fn the_other_end_of_a_socket_is_known() {
+        use std::os::fd::AsFd as _;
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert_eq!(peer_process(one.as_fd()), Some(rustix::process::getpid()));
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(peer_process(null.as_fd()), None);
     }
 
     #[test]

@@ -187,6 +187,34 @@ fn a_common_directory_lets_namespaces_share_memory() {
     assert_eq!(folder.names(), Vec::<String>::new());
 }
 
+/// As with containers: who cannot see the other's process cannot read its buffers, and says so.
+#[test]
+fn processes_that_do_not_see_each_other_share_memory_but_not_buffers() {
+    if !need::namespaces() {
+        return;
+    }
+    let folder = Folder::new("hosts-pid");
+    let directory = folder.0.display().to_string();
+    let root = format!("127.0.0.1:{}", crate::jobs::free_port());
+    let ranks: Vec<Running> = (0..2)
+        .map(|rank| {
+            let mut command = Command::new("unshare");
+            command.args(["--pid", "--fork", "--kill-child", PROGRAM, "perf"]);
+            command.args(["all_gather", "-b", "1M", "-e", "1M", "-n2"]);
+            as_rank(&mut command, rank, 2, &root);
+            start(command.env("NCCL_DEBUG", "INFO").env("RINGWAY_SHM_DIR", &directory))
+        })
+        .collect();
+    let ends: Vec<Finished> = ranks.into_iter().map(Running::finish).collect();
+    for end in &ends {
+        assert_eq!(end.status.code(), Some(0), "{}\n{}", end.stdout, end.stderr);
+        let said = lines(end, &["reaches 1 by shared memory, no single copy"]);
+        assert_eq!(said.len(), 1, "{}", end.stderr);
+    }
+    let why = "rank 0 cannot read the buffers of rank 1: its process is not visible from here";
+    assert_eq!(lines(&ends[0], &[why]).len(), 1, "{}", ends[0].stderr);
+}
+
 /// As with docker0: every host has the same address on a bridge that leads nowhere.
 #[test]
 fn an_interface_that_leads_nowhere_is_passed_over() {

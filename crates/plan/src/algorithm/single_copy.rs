@@ -7,7 +7,7 @@
 //! Reductions read a tile of every input into private memory that stays in the cache, and fold it
 //! there, in rank order.
 
-use super::fitting;
+use super::{fitting, taken};
 use crate::build::Builder;
 use crate::plan::{Operand, Region, Span};
 use crate::problem::{Counts, Extent, Problem};
@@ -145,19 +145,7 @@ fn fold(builder: &mut Builder<'_>, extent: Extent, place: u64) {
 fn collect(builder: &mut Builder<'_>) {
     let context = builder.context();
     let (problem, rank) = (context.problem, context.rank);
-    // What this rank gets of `from`: where it stands in that rank's input, and where it goes.
-    let wanted = |from: Rank| match problem.collective {
-        Collective::Broadcast if from == problem.root => (Extent::new(0, problem.count()), 0),
-        Collective::Scatter if from == problem.root => (problem.block(rank), 0),
-        Collective::AllGather => {
-            (Extent::new(0, problem.block(from).count), problem.block(from).start)
-        }
-        Collective::Gather if rank == problem.root => {
-            (Extent::new(0, problem.block(from).count), problem.block(from).start)
-        }
-        Collective::AllToAll => (problem.block(rank), problem.block(from).start),
-        _ => (Extent::new(0, 0), 0),
-    };
+    let wanted = |from: Rank| taken(problem, rank, from);
     let (own, place) = wanted(rank);
     builder.copy(0, builder.input(own), builder.output(Extent::new(place, own.count)));
     for peer in others(rank, context.ranks()) {

@@ -5,6 +5,7 @@
 //! has to show, or, where each rank wants another block of it, each block on cards of its own. What a root shows
 //! to many goes on from rank to rank, so that not all of them fetch it from one core.
 
+use super::taken;
 use crate::build::Builder;
 use crate::plan::{CARD_BYTES, CARDS_MAX, Operand};
 use crate::problem::{Counts, Extent, Problem};
@@ -205,18 +206,7 @@ fn fold(builder: &mut Builder<'_>, deck: Deck, peers: &[Rank], extent: Extent) {
 fn collect(builder: &mut Builder<'_>, deck: Deck, peers: &[Rank]) {
     let context = builder.context();
     let (problem, rank) = (context.problem, context.rank);
-    // What this rank gets of `from`: where it stands in that rank's input, and where it goes.
-    let wanted = |from: Rank| match problem.collective {
-        Collective::Scatter if from == problem.root => (problem.block(rank), 0),
-        Collective::AllGather => {
-            (Extent::new(0, problem.block(from).count), problem.block(from).start)
-        }
-        Collective::Gather if rank == problem.root => {
-            (Extent::new(0, problem.block(from).count), problem.block(from).start)
-        }
-        Collective::AllToAll => (problem.block(rank), problem.block(from).start),
-        _ => (Extent::new(0, 0), 0),
-    };
+    let wanted = |from: Rank| taken(problem, rank, from);
     let (own, place) = wanted(rank);
     let target = builder.output(Extent::new(place, own.count));
     builder.copy(0, builder.input(own), target);

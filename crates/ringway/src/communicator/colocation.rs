@@ -47,7 +47,8 @@ pub(crate) fn discover(
         communicator: session.comm_id,
         key: key.as_bytes(),
         directory: directory.as_deref(),
-        reads_memory: config.single_copy,
+        // Who has no neighbour need not let anybody read its memory.
+        reads_memory: config.single_copy && !candidates.is_empty(),
     };
     let door = shm::open_door(&meeting)?;
     session.all_gather(b"door open")?;

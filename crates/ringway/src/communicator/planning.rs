@@ -131,7 +131,7 @@ impl Planning {
         if self.config.algorithms.allows(problem.collective, algorithm.name()) {
             return Ok(());
         }
-        Err("NCCL_ALGO leaves others out".to_owned())
+        Err("left out by NCCL_ALGO".to_owned())
     }
 
     /// What rank 0 told all ranks was measured.

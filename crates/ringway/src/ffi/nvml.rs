@@ -152,12 +152,12 @@ impl Nvml {
         })
     }
 
-    /// Every GPU this process may see.
-    pub(crate) fn gpus(&self) -> Result<Vec<NvmlGpu>, FfiError> {
+    /// Every GPU this process may see; one that does not answer does not hide the others.
+    pub(crate) fn gpus(&self) -> Result<Vec<Result<NvmlGpu, FfiError>>, FfiError> {
         let mut count = 0;
         // SAFETY: NVML is started; `count` is a place for one number.
         checked("nvmlDeviceGetCount", unsafe { (self.count)(&raw mut count) })?;
-        (0..count.min(GPUS_MOST)).map(|index| self.gpu(index)).collect()
+        Ok((0..count.min(GPUS_MOST)).map(|index| self.gpu(index)).collect())
     }
 
     fn gpu(&self, index: c_uint) -> Result<NvmlGpu, FfiError> {

@@ -181,7 +181,14 @@ pub(super) fn add_nvml(gpus: &mut [GpuDevice], notes: &mut Vec<String>) {
             return;
         }
     };
-    for one in known {
+    for (index, one) in known.into_iter().enumerate() {
+        let one = match one {
+            Ok(one) => one,
+            Err(error) => {
+                notes.push(format!("GPU {index} of the driver does not answer: {error}"));
+                continue;
+            }
+        };
         let bus: Option<BusId> = one.bus.parse().ok();
         let Some(gpu) = gpus.iter_mut().find(|gpu| Some(gpu.bus) == bus) else {
             notes.push(format!("NVML has a GPU at {}, the PCI bus has none there", one.bus));

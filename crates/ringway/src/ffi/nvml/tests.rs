@@ -67,7 +67,7 @@ fn names_capabilities_and_links_are_asked_for_in_nvmls_way() {
     let (Some(whole), Some(old)) = (whole, old) else { return };
 
     let nvml = Nvml::from_library(whole).unwrap();
-    let gpus = nvml.gpus().unwrap();
+    let gpus: Vec<NvmlGpu> = nvml.gpus().unwrap().into_iter().map(Result::unwrap).collect();
     let links = |peer: &str| vec![LinkEnd::Gpu(peer.to_owned()), LinkEnd::Switch];
     let gpu = |bus: &str, peer: &str| NvmlGpu {
         bus: bus.to_owned(),
@@ -80,7 +80,7 @@ fn names_capabilities_and_links_are_asked_for_in_nvmls_way() {
 
     // A driver from before NVLink has GPUs all the same.
     let nvml = Nvml::from_library(old).unwrap();
-    let gpus = nvml.gpus().unwrap();
+    let gpus: Vec<NvmlGpu> = nvml.gpus().unwrap().into_iter().map(Result::unwrap).collect();
     assert!(gpus.len() == 2 && gpus.iter().all(|gpu| gpu.links.is_empty()));
 }
 

@@ -276,9 +276,8 @@ fn attach(meeting: &Meeting<'_>, peer: Rank, layout: Layout) -> Result<Attached>
         return Err(Error::system("it passed no memory", "too few descriptors (raise ulimit -n)"));
     };
     let segment = Arc::new(Segment::open(&memory, layout)?);
-    let owner = rustix::net::sockopt::socket_peercred(&stream).ok().map(|owner| owner.pid);
     let reach = match meeting.reads_memory {
-        true => Reach::open(owner, &segment),
+        true => Reach::open(crate::os::peer_process(stream.as_fd()), &segment),
         false => Err("RINGWAY_SINGLE_COPY=0".to_owned()),
     };
     Ok(Attached { peer, segment, bell: Bell::from_descriptor(bell), reach })
