@@ -204,6 +204,7 @@ pub struct Builder<'a> {
     published: BTreeMap<Port, u32>,
     scratch_bytes: u64,
     cards: u16,
+    wide_card_bytes: u64,
     exposed: bool,
 }
 
@@ -221,6 +222,7 @@ impl<'a> Builder<'a> {
             published: BTreeMap::new(),
             scratch_bytes: 0,
             cards: 0,
+            wide_card_bytes: 0,
             exposed: false,
         }
     }
@@ -610,6 +612,7 @@ impl<'a> Builder<'a> {
         }
         RankPlan {
             cards: self.cards,
+            wide_card_bytes: self.wide_card_bytes,
             exposed: self.exposed,
             lanes: self
                 .lanes

@@ -7,7 +7,7 @@
 //!   "problem": { … },             or "problems": one for each rank, where they differ
 //!   "hosts": [0, 0, 1, 1],
 //!   "ranks": [
-//!     { "scratch_bytes": …, "flags": 4,
+//!     { "scratch_bytes": …, "flags": 4,   and, where it has them, "cards", "wide_card_bytes", "exposed"
 //!       "operands": [ one a line ],
 //!       "lanes": [ [ one step a line ] ] }
 //!   ]
@@ -152,6 +152,15 @@ fn write_rank(part: &RankPlan, out: &mut String) -> std::fmt::Result {
     writeln!(out, "    {{")?;
     writeln!(out, r#"      "scratch_bytes": {},"#, part.scratch_bytes)?;
     writeln!(out, r#"      "flags": {},"#, part.flags)?;
+    if part.cards > 0 {
+        writeln!(out, r#"      "cards": {},"#, part.cards)?;
+    }
+    if part.wide_card_bytes > 0 {
+        writeln!(out, r#"      "wide_card_bytes": {},"#, part.wide_card_bytes)?;
+    }
+    if part.exposed {
+        writeln!(out, r#"      "exposed": true,"#)?;
+    }
     write!(out, r#"      "operands": "#)?;
     write_lines::<Operand>(&part.operands, "        ", out)?;
     writeln!(out, ",\n      \"lanes\": [")?;
@@ -187,6 +196,7 @@ mod tests {
     use super::*;
     use crate::algorithm::Algorithm;
     use crate::build::Tuning;
+    use crate::mapped::Way;
     use crate::types::{Collective, DataType};
 
     fn ring() -> Plan {
@@ -201,6 +211,21 @@ mod tests {
         let text = to_json(&plan);
         assert_eq!(read_verified(&text).unwrap(), plan);
         assert_eq!(to_json(&from_json(&text).unwrap()), text);
+    }
+
+    #[test]
+    fn cards_and_exposed_buffers_survive_it() {
+        let problem = Problem::new(Collective::AllReduce, 4, 8, DataType::F32);
+        let hosts = [0; 4];
+        let tuning = Tuning::default();
+        for plan in [
+            Algorithm::Tiny.plan(&problem, &hosts, tuning),
+            Algorithm::SingleCopy.plan(&problem, &hosts, tuning),
+            Way::Cards.plan(&problem, 2),
+            Way::Buffers.plan(&problem, 2),
+        ] {
+            assert_eq!(read_verified(&to_json(&plan)).unwrap(), plan, "{}", plan.algorithm);
+        }
     }
 
     #[test]

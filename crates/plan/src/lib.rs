@@ -11,6 +11,7 @@ pub mod cost;
 pub mod draw;
 pub mod fit;
 pub mod json;
+pub mod mapped;
 pub mod message;
 pub mod plan;
 pub mod planner;

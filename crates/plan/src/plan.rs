@@ -23,6 +23,9 @@
 //!   ranks that map this rank's memory. `See` stands until a peer has turned up a card; it may
 //!   then read `Card(peer)`. A card is turned up once in an operation.
 //! * `Window(peer)` is the peer's scratch, mapped: only where the transport maps peer memory.
+//! * `PeerInput(peer)` and `PeerOutput(peer)` are the peer's own buffers, mapped: only where users' buffers
+//!   are, as those of GPUs of a host, once the peer is known to have begun, and only if it waits until
+//!   nobody uses them any more.
 //! * Values in memory have a [`Form`]; operands say whether they are a rank's untouched input
 //!   (`fresh`), which pre-multiplied sums scale, or a partial result.
 //!
@@ -66,6 +69,24 @@ pub enum Region {
     Window(Rank),
     /// The cards of a peer, mapped: card `i` begins at byte `i * CARD_STRIDE`, and has `CARD_BYTES`.
     Card(Rank),
+    /// The input of a peer, mapped.
+    PeerInput(Rank),
+    /// The output of a peer, mapped.
+    PeerOutput(Rank),
+}
+
+impl Region {
+    /// The rank whose memory it is, where that is not the rank that names it.
+    #[must_use]
+    pub const fn owner(self) -> Option<Rank> {
+        match self {
+            Self::Window(peer)
+            | Self::Card(peer)
+            | Self::PeerInput(peer)
+            | Self::PeerOutput(peer) => Some(peer),
+            Self::Input(_) | Self::Output(_) | Self::Scratch => None,
+        }
+    }
 }
 
 /// A run of values in a region.
@@ -209,12 +230,28 @@ pub struct RankPlan {
     /// Cards used are below this number. The same on all ranks.
     #[serde(default)]
     pub cards: u16,
-    /// Whether peers read this rank's inputs or outputs where they lie.
+    /// Whether peers use this rank's inputs or outputs where they lie.
     #[serde(default)]
     pub exposed: bool,
+    /// Bytes of values on a card where cards are larger than [`CARD_BYTES`], as those of GPUs, else 0.
+    /// The same on all ranks.
+    #[serde(default)]
+    pub wide_card_bytes: u64,
 }
 
 impl RankPlan {
+    /// Bytes of values on a card.
+    #[must_use]
+    pub fn card_bytes(&self) -> u64 {
+        self.wide_card_bytes.max(CARD_BYTES)
+    }
+
+    /// Offsets from one card to the next: values, and the word that says whose they are.
+    #[must_use]
+    pub fn card_stride(&self) -> u64 {
+        self.card_bytes().saturating_add(8).next_multiple_of(CARD_STRIDE)
+    }
+
     /// The operands of a reduction.
     #[must_use]
     pub fn operands(&self, first: u32, count: u32) -> &[Operand] {
@@ -272,20 +309,14 @@ impl RankPlan {
                 | Step::Wait { peer, .. }
                 | Step::See { peer, .. } => peers.push(peer),
                 Step::Copy { source, target } => {
-                    for span in [source, target] {
-                        if let Region::Window(peer) = span.region {
-                            peers.push(peer);
-                        }
-                    }
+                    peers.extend(source.region.owner());
+                    peers.extend(target.region.owner());
                 }
-                Step::Reduce { .. } | Step::Show { .. } => {}
+                Step::Reduce { target, .. } => peers.extend(target.region.owner()),
+                Step::Show { .. } => {}
             }
         }
-        for operand in &self.operands {
-            if let Region::Window(peer) = operand.span.region {
-                peers.push(peer);
-            }
-        }
+        peers.extend(self.operands.iter().filter_map(|operand| operand.span.region.owner()));
         peers.sort_unstable();
         peers.dedup();
         peers
@@ -309,6 +340,8 @@ impl Shift {
             Region::Output(index) => (Region::Output(index + self.buffer), offset),
             Region::Card(_) => (region, offset + u64::from(self.card) * CARD_STRIDE),
             Region::Scratch | Region::Window(_) => (region, offset + self.scratch),
+            // Buffers of peers have no number: such plans are not fused.
+            Region::PeerInput(_) | Region::PeerOutput(_) => (region, offset),
         }
     }
 

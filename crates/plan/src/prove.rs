@@ -2,17 +2,21 @@
 //!
 //! Up to [`EVERY`] ranks every algorithm, collective, level and kind of root is proved for every number of
 //! ranks, on several placements, with sizes and ways to cut them that change from plan to plan; above
-//! that, samples up to 1,024 ranks.
+//! that, samples up to 1,024 ranks. The plans of ranks that map each other's buffers, as GPUs do, are in it
+//! for every number of ranks they are made for, shared out among several numbers of blocks.
 //!
 //! **Invariant:** the catalogue is the same on every machine. It spawns nothing and prints nothing: whoever
 //! works through it decides how.
 
+use std::str::FromStr;
 use std::sync::Arc;
 
 use crate::algorithm::Algorithm;
 use crate::build::{Context, Tuning};
+use crate::mapped::{self, Way};
+use crate::plan::Plan;
 use crate::problem::{Counts, Problem};
-use crate::types::{Collective, DataType, Level, Rank};
+use crate::types::{Collective, DataType, Level, Rank, UnknownName};
 use crate::verify::{Proof, Refusal, verify};
 
 /// Every number of ranks up to this one is in the catalogue.
@@ -68,11 +72,54 @@ impl Placement {
     }
 }
 
+/// Who makes a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Maker {
+    /// An algorithm, for host memory.
+    Algorithm(Algorithm),
+    /// A way for ranks that map each other's buffers, as GPUs do.
+    Mapped(Way),
+}
+
+impl Maker {
+    /// The name used on command lines and in messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Algorithm(algorithm) => algorithm.name(),
+            Self::Mapped(way) => way.name(),
+        }
+    }
+}
+
+impl std::fmt::Display for Maker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Maker {
+    type Err = UnknownName;
+
+    fn from_str(word: &str) -> Result<Self, UnknownName> {
+        let way = Way::ALL.into_iter().find(|way| word.eq_ignore_ascii_case(way.name()));
+        if let Some(way) = way {
+            return Ok(Self::Mapped(way));
+        }
+        word.parse().map(Self::Algorithm).map_err(|error: UnknownName| {
+            let choices = format!("{}, {}", error.choices, Way::ALL.map(Way::name).join(", "));
+            UnknownName { choices, ..error }
+        })
+    }
+}
+
 /// A plan to prove.
 #[derive(Clone, Debug)]
 pub struct Job {
     /// How.
-    pub algorithm: Algorithm,
+    pub maker: Maker,
+    /// Among how many blocks every lane is shared out; 1 for algorithms.
+    pub blocks: u16,
     /// What, as each rank sees it: one for all, or one each.
     pub problems: Vec<Problem>,
     /// Where.
@@ -94,10 +141,7 @@ impl Job {
     /// # Errors
     /// The first thing that cannot be proved.
     pub fn prove(&self) -> Result<Proof, Refusal> {
-        let plan = match &self.problems[..] {
-            [problem] => self.algorithm.plan(problem, &self.hosts, self.tuning),
-            problems => self.algorithm.plan_each(problems, &self.hosts, self.tuning),
-        };
+        let plan = self.plan();
         for (rank, part) in plan.ranks.iter().enumerate() {
             if part.scratch_bytes > self.tuning.scratch_bytes {
                 return Err(Refusal::Malformed(format!(
@@ -120,6 +164,18 @@ impl Job {
         }
         Ok(proof)
     }
+
+    fn plan(&self) -> Plan {
+        match (self.maker, &self.problems[..]) {
+            (Maker::Algorithm(algorithm), [problem]) => {
+                algorithm.plan(problem, &self.hosts, self.tuning)
+            }
+            (Maker::Algorithm(algorithm), problems) => {
+                algorithm.plan_each(problems, &self.hosts, self.tuning)
+            }
+            (Maker::Mapped(way), problems) => way.plan(&problems[0], self.blocks),
+        }
+    }
 }
 
 impl std::fmt::Display for Job {
@@ -129,15 +185,19 @@ impl std::fmt::Display for Job {
         write!(
             f,
             "{} {} of {} ranks on {hosts} hosts, level {}, root {}",
-            self.algorithm, problem.collective, problem.ranks, problem.level, problem.root,
+            self.maker, problem.collective, problem.ranks, problem.level, problem.root,
         )?;
         match &problem.counts {
             Counts::Equal(count) => write!(f, ", {count} values")?,
             Counts::PerRank(_) => write!(f, ", a count per rank")?,
             Counts::Pairwise { .. } => write!(f, ", pairwise counts")?,
         }
+        write!(f, " of {}", problem.data_type)?;
         let Tuning { lanes, slot_bytes, .. } = self.tuning;
-        write!(f, " of {}, {lanes} lanes, slots of {slot_bytes} bytes", problem.data_type)
+        match self.maker {
+            Maker::Algorithm(_) => write!(f, ", {lanes} lanes, slots of {slot_bytes} bytes"),
+            Maker::Mapped(_) => write!(f, ", {} blocks", self.blocks),
+        }
     }
 }
 
@@ -146,11 +206,16 @@ pub fn catalogue(ranks: std::ops::RangeInclusive<u32>) -> impl Iterator<Item = J
     (1..=EVERY)
         .chain(SAMPLES)
         .filter(move |count| ranks.contains(count))
-        .flat_map(|ranks| Algorithm::ALL.into_iter().map(move |algorithm| (ranks, algorithm)))
-        .flat_map(|(ranks, algorithm)| {
-            Collective::ALL
-                .into_iter()
-                .flat_map(move |collective| jobs(ranks, algorithm, collective))
+        .flat_map(|ranks| {
+            let algorithms = Algorithm::ALL.into_iter().map(Maker::Algorithm);
+            let makers = algorithms.chain(Way::ALL.into_iter().map(Maker::Mapped));
+            makers.map(move |maker| (ranks, maker))
+        })
+        .flat_map(|(ranks, maker)| {
+            Collective::ALL.into_iter().flat_map(move |collective| match maker {
+                Maker::Algorithm(algorithm) => jobs(ranks, algorithm, collective),
+                Maker::Mapped(way) => mapped_jobs(ranks, way, collective),
+            })
         })
 }
 
@@ -232,8 +297,48 @@ fn jobs(ranks: u32, algorithm: Algorithm, collective: Collective) -> Vec<Job> {
                 for problems in forms(&base, turn) {
                     if problems.iter().all(|problem| algorithm.supports(problem, &hosts).is_ok()) {
                         let hosts = hosts.clone();
-                        jobs.push(Job { algorithm, problems, hosts, tuning });
+                        let maker = Maker::Algorithm(algorithm);
+                        jobs.push(Job { maker, blocks: 1, problems, hosts, tuning });
                     }
+                }
+            }
+        }
+    }
+    jobs
+}
+
+/// The plans of one way, collective and number of ranks that map each other's buffers. Reductions are
+/// proved at the stricter level, which they keep at every one.
+fn mapped_jobs(ranks: u32, way: Way, collective: Collective) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    if ranks > mapped::RANKS_MAX {
+        return jobs;
+    }
+    let middle = ranks / 2;
+    let roots: &[Rank] = if collective.has_root() && ranks > 1 { &[0, middle] } else { &[0] };
+    let sizes = if ranks <= 16 { 6 } else { 3 };
+    for root in roots {
+        for size in 0..sizes {
+            let turn = ranks as usize + size;
+            let base = Problem {
+                collective,
+                ranks,
+                root: *root,
+                counts: Counts::Equal(values(ranks, collective, turn)),
+                data_type: TYPES[turn / 2 % TYPES.len()],
+                level: if collective.reduces() { Level::Shape } else { Level::Run },
+            };
+            // Fewer values than blocks, as many, and more.
+            for blocks in [1, 2 + u16::from(turn.is_multiple_of(2)) * 3] {
+                let forms = forms(&base, turn).into_iter();
+                for problems in forms.filter(|all| way.supports(&all[0]).is_ok()) {
+                    jobs.push(Job {
+                        maker: Maker::Mapped(way),
+                        blocks,
+                        problems,
+                        hosts: vec![0; ranks as usize],
+                        tuning: Tuning::default(),
+                    });
                 }
             }
         }
@@ -310,9 +415,32 @@ mod tests {
     fn the_catalogue_has_every_algorithm_and_number_of_ranks() {
         let mut seen = std::collections::BTreeSet::new();
         for job in catalogue(1..=1024) {
-            seen.insert((job.ranks(), job.algorithm));
+            if let Maker::Algorithm(algorithm) = job.maker {
+                seen.insert((job.ranks(), algorithm));
+            }
         }
         let numbers = EVERY as usize + SAMPLES.len();
         assert!(seen.len() + numbers > numbers * Algorithm::ALL.len(), "{}", seen.len());
+    }
+
+    #[test]
+    fn the_catalogue_has_every_way_of_mapped_buffers() {
+        let mut seen = std::collections::BTreeSet::new();
+        for job in catalogue(1..=64) {
+            if let Maker::Mapped(way) = job.maker {
+                seen.insert((way, job.problems[0].collective.name(), job.ranks(), job.blocks > 1));
+            }
+        }
+        // Cards do two collectives; buffers all but messages.
+        let collectives = 2 + Collective::ALL.len() - 1;
+        assert_eq!(seen.len(), collectives * 2 * mapped::RANKS_MAX as usize);
+    }
+
+    #[test]
+    fn makers_have_names() {
+        assert_eq!("Cards".parse(), Ok(Maker::Mapped(Way::Cards)));
+        assert_eq!("ring".parse(), Ok(Maker::Algorithm(Algorithm::Ring)));
+        let error = "rings".parse::<Maker>().unwrap_err().to_string();
+        assert!(error.contains("hierarchical, cards, buffers"), "{error}");
     }
 }

@@ -7,8 +7,8 @@
 //!   signal is waited for, so that the next operation starts from known counters;
 //! * **races**: no two accesses to the same bytes, one of them a write, are unordered. Order comes
 //!   from lanes and from signals (vector clocks), never from luck;
-//! * **gets**: a peer's buffers are read only while the peer is known to be in the operation: it has
-//!   begun, and it does not leave before it has been told that the reading is over;
+//! * **uses**: a peer's buffers are read or written only while the peer is known to be in the operation: it
+//!   has begun, and it does not leave before it has been told that this is over;
 //! * **bounds**: nothing outside a buffer or the declared scratch, no window without a mapping, no
 //!   write to an input, also when input and output are the same memory.
 //!
@@ -53,7 +53,7 @@ pub fn verify(plan: &Plan, in_place: bool) -> Result<Proof, Refusal> {
     let mut run = Run::new(plan, in_place)?;
     run.execute()?;
     run.check_signals()?;
-    run.check_gets()?;
+    run.check_uses()?;
     outcome::check(&mut run)?;
     Ok(run.proof)
 }
@@ -106,8 +106,8 @@ struct Run<'p> {
     /// How many puts of one lane another lane has seen arrive.
     seen: HashMap<(usize, usize), usize>,
     puts: u64,
-    /// Gets, each with the rank whose memory it read.
-    gets: Vec<(Rank, Event)>,
+    /// Uses of buffers of other ranks, each with the rank whose memory it was.
+    uses: Vec<(Rank, Event)>,
     /// Lanes that may go on.
     ready: VecDeque<usize>,
     /// A clock that knows nothing, in place of those that are no longer needed.
@@ -153,7 +153,7 @@ impl<'p> Run<'p> {
             cards: HashMap::new(),
             seen: HashMap::new(),
             puts: 0,
-            gets: Vec::new(),
+            uses: Vec::new(),
             blank,
             clocks: 1,
             compared: 0,
@@ -306,6 +306,10 @@ impl<'p> Run<'p> {
                 self.check_mapped(place, peer)?;
                 peer
             }
+            Region::PeerInput(peer) | Region::PeerOutput(peer) => {
+                self.check_open(place, peer)?;
+                peer
+            }
             _ => place.rank,
         };
         self.locate_at(place, owner, span, writes)
@@ -364,6 +368,7 @@ impl<'p> Run<'p> {
 
     fn read(&mut self, lane: usize, span: Span) -> Result<Vec<(u64, Value)>, Refusal> {
         let bytes = self.locate(self.lanes[lane].place, span, false)?;
+        self.note_use(lane, span);
         self.read_at(lane, span, bytes)
     }
 
@@ -416,6 +421,7 @@ impl<'p> Run<'p> {
     fn write(&mut self, lane: usize, span: Span, values: Vec<(u64, Value)>) -> Result<(), Refusal> {
         let place = self.lanes[lane].place;
         let bytes = self.locate(place, span, true)?;
+        self.note_use(lane, span);
         let event = self.event(lane);
         let clock = Rc::clone(&self.lanes[lane].clock);
         self.memory

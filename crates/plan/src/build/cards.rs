@@ -1,4 +1,4 @@
-//! What ranks of a host may look at of each other: cards, and where the kernel lets them, buffers.
+//! What ranks of a host may look at of each other: cards, and where that can be, buffers.
 
 use super::Builder;
 use crate::plan::{CARD_STRIDE, Region, Remote, Span, Step};
@@ -9,6 +9,12 @@ impl Builder<'_> {
     /// `count` cards, the same on every rank.
     pub fn cards(&mut self, count: u16) {
         self.cards += count;
+    }
+
+    /// One card of so many bytes, where cards can be that large, the same on every rank.
+    pub fn wide_card(&mut self, bytes: u64) {
+        self.cards = 1;
+        self.wide_card_bytes = bytes;
     }
 
     /// Turns up a card with `source` on it.
@@ -37,6 +43,29 @@ impl Builder<'_> {
     pub fn expose(&mut self, lane: usize, card: u16) {
         self.exposed = true;
         self.nod(lane, card);
+    }
+
+    /// Lets peers use this rank's buffers, once they know that it has begun.
+    pub fn open(&mut self) {
+        self.exposed = true;
+    }
+
+    /// Values of the input of `peer`, or of this rank.
+    #[must_use]
+    pub fn input_of(&self, peer: Rank, extent: Extent) -> Span {
+        match peer == self.context.rank {
+            true => self.input(extent),
+            false => self.user(Region::PeerInput(peer), extent),
+        }
+    }
+
+    /// Values of the output of `peer`, or of this rank.
+    #[must_use]
+    pub fn output_of(&self, peer: Rank, extent: Extent) -> Span {
+        match peer == self.context.rank {
+            true => self.output(extent),
+            false => self.user(Region::PeerOutput(peer), extent),
+        }
     }
 
     /// Reads `extent` of the input of `peer`.

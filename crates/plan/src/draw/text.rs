@@ -118,6 +118,8 @@ fn region(region: Region) -> String {
         Region::Scratch => "scratch".to_owned(),
         Region::Window(peer) => window(peer),
         Region::Card(peer) => format!("card{}", window(peer)),
+        Region::PeerInput(peer) => format!("in{}", window(peer)),
+        Region::PeerOutput(peer) => format!("out{}", window(peer)),
     }
 }
 

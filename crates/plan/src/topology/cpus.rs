@@ -67,10 +67,21 @@ impl CpuSet {
         self.0.is_empty()
     }
 
+    /// Each, in order.
+    pub fn iter(&self) -> impl Iterator<Item = u32> {
+        self.0.iter().copied()
+    }
+
     /// Whether a processor is in it.
     #[must_use]
     pub fn contains(&self, cpu: u32) -> bool {
         self.0.contains(&cpu)
+    }
+}
+
+impl FromIterator<u32> for CpuSet {
+    fn from_iter<I: IntoIterator<Item = u32>>(numbers: I) -> Self {
+        Self(numbers.into_iter().filter(|cpu| *cpu < CPUS_MOST).collect())
     }
 }
 

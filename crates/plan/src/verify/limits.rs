@@ -58,6 +58,15 @@ pub(crate) fn check(plan: &Plan) -> Result<(), Refusal> {
                 part.flags, part.scratch_bytes, first.flags, first.scratch_bytes
             )
         })?;
+        ensure(part.wide_card_bytes == first.wide_card_bytes, || {
+            format!(
+                "rank {rank} has cards of {} bytes, rank 0 of {}",
+                part.wide_card_bytes, first.wide_card_bytes
+            )
+        })?;
+        ensure(part.wide_card_bytes < BYTES_MAX >> 16, || {
+            format!("rank {rank} has cards of {} bytes", part.wide_card_bytes)
+        })?;
         ensure(part.scratch_bytes < BYTES_MAX, || {
             let bytes = part.scratch_bytes;
             format!("rank {rank} has {bytes} bytes of scratch; the most is {BYTES_MAX}")

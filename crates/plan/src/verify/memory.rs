@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::expression::Value;
-use crate::plan::{CARD_BYTES, CARD_STRIDE, Plan, Region};
+use crate::plan::{Plan, Region};
 use crate::types::Rank;
 
 /// A step of a lane: lane number over all ranks, step from 1.
@@ -91,6 +91,8 @@ type Cells = BTreeMap<u64, Cell>;
 struct RankMemory {
     spaces: [Cells; 4],
     lengths: [u64; 4],
+    /// Bytes of values on a card, and from one card to the next.
+    card: (u64, u64),
     /// Byte shift of input and output inside the output space when they are the same memory.
     alias: Option<(u64, u64)>,
 }
@@ -120,8 +122,9 @@ impl Memory {
                         input,
                         output,
                         part.scratch_bytes,
-                        u64::from(part.cards) * CARD_STRIDE,
+                        u64::from(part.cards) * part.card_stride(),
                     ],
+                    card: (part.card_bytes(), part.card_stride()),
                     alias,
                 }
             })
@@ -160,10 +163,10 @@ impl Memory {
     ) -> Result<Bytes, String> {
         let memory = &self.ranks[rank as usize];
         let (space, name) = match region {
-            Region::Input(0) => (Space::Input, "input"),
-            Region::Output(0) => (Space::Output, "output"),
+            Region::Input(0) | Region::PeerInput(_) => (Space::Input, "input"),
+            Region::Output(0) | Region::PeerOutput(_) => (Space::Output, "output"),
             Region::Scratch | Region::Window(_) => (Space::Scratch, "scratch"),
-            Region::Card(_) if offset % CARD_STRIDE + length > CARD_BYTES => {
+            Region::Card(_) if offset % memory.card.1 + length > memory.card.0 => {
                 return Err(format!("bytes {offset}+{length} are not on one card"));
             }
             Region::Card(_) => (Space::Card, "cards"),

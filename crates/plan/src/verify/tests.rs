@@ -319,6 +319,8 @@ fn any_region() -> impl Strategy<Value = Region> {
         Just(Region::Scratch),
         any_rank().prop_map(Region::Window),
         any_rank().prop_map(Region::Card),
+        any_rank().prop_map(Region::PeerInput),
+        any_rank().prop_map(Region::PeerOutput),
     ]
 }
 
@@ -379,6 +381,7 @@ fn any_part() -> impl Strategy<Value = RankPlan> {
         flags: 4,
         cards: 4,
         exposed: true,
+        wide_card_bytes: 0,
     })
 }
 

@@ -232,6 +232,8 @@ impl<'p> World<'p> {
             Region::Scratch => (rank, 2),
             Region::Window(peer) => (peer, 2),
             Region::Card(peer) => (peer, 3),
+            Region::PeerInput(peer) => (peer, 0),
+            Region::PeerOutput(peer) => (peer, 1),
         };
         &mut self.memory[rank as usize][space]
     }

@@ -1,0 +1,104 @@
+use super::*;
+use crate::types::Level;
+use crate::verify::verify;
+
+fn prove(way: Way, problem: &Problem, blocks: u16) {
+    let plan = way.plan(problem, blocks);
+    for in_place in [false, true] {
+        let form = (0..problem.ranks).any(|rank| problem.in_place(rank).is_some());
+        if in_place && !form {
+            continue;
+        }
+        if let Err(refusal) = verify(&plan, in_place) {
+            panic!("{way} {problem:?}, {blocks} blocks, in place {in_place}: {refusal}");
+        }
+    }
+}
+
+#[test]
+fn every_way_is_proved_for_every_number_of_ranks_and_blocks() {
+    let mut proved = 0;
+    for ranks in (1..=9).chain([16, 31, 32]) {
+        for collective in Collective::ALL {
+            for (count, data_type) in
+                [(0, DataType::F32), (1, DataType::I8), (37, DataType::Bf16), (1001, DataType::F64)]
+            {
+                for root in [0, ranks - 1] {
+                    let mut problem = Problem::new(collective, ranks, count, data_type);
+                    problem.root = if collective.has_root() { root } else { 0 };
+                    problem.level = Level::Shape;
+                    for way in Way::ALL.into_iter().filter(|way| way.supports(&problem).is_ok()) {
+                        for blocks in [1, 2, 3].into_iter().filter(|_| ranks <= 16 || count < 100) {
+                            prove(way, &problem, blocks);
+                            proved += 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    assert!(proved > 1000, "only {proved} plans");
+}
+
+#[test]
+fn counts_per_rank_are_proved() {
+    let counts: std::sync::Arc<[u64]> = [5, 0, 70, 3].into();
+    for collective in
+        [Collective::AllGather, Collective::ReduceScatter, Collective::Gather, Collective::Scatter]
+    {
+        let mut problem = Problem::new(collective, 4, 0, DataType::F16);
+        problem.counts = Counts::PerRank(counts.clone());
+        for way in Way::ALL.into_iter().filter(|way| way.supports(&problem).is_ok()) {
+            prove(way, &problem, 2);
+        }
+    }
+}
+
+/// Both ends of messages, as one plan.
+#[test]
+fn messages_are_proved() {
+    let mut problem = Problem::new(Collective::AllToAll, 2, 0, DataType::U8);
+    let pairwise = |send: [u64; 2], receive: [u64; 2]| Counts::Pairwise {
+        send: send.to_vec().into(),
+        receive: receive.to_vec().into(),
+    };
+    problem.counts = pairwise([0, 100], [0, 0]);
+    let mut other = problem.clone();
+    other.counts = pairwise([0, 0], [100, 0]);
+    let plan = Plan {
+        algorithm: "message".to_owned(),
+        problems: vec![problem, other],
+        hosts: vec![0, 0],
+        ranks: vec![split(&send(1), 3, DataType::U8), split(&receive(0, 100), 3, DataType::U8)],
+    };
+    verify(&plan, false).unwrap();
+}
+
+#[test]
+fn a_peer_that_was_not_waited_for_is_refused() {
+    let problem = Problem::new(Collective::AllReduce, 2, 64, DataType::F32);
+    let mut plan = Way::Buffers.plan(&problem, 1);
+    for part in &mut plan.ranks {
+        part.lanes[0].retain(|step| !matches!(step, Step::Wait { flag: DONE, .. }));
+        part.lanes[0].retain(|step| !matches!(step, Step::Signal { flag: DONE, .. }));
+    }
+    let refusal = verify(&plan, false).unwrap_err().to_string();
+    assert!(refusal.contains("does not wait until that is over"), "{refusal}");
+    let mut plan = Way::Buffers.plan(&problem, 1);
+    for part in &mut plan.ranks {
+        part.lanes[0].retain(|step| !matches!(step, Step::Wait { flag: OPEN, .. }));
+        part.lanes[0].retain(|step| !matches!(step, Step::Signal { flag: OPEN, .. }));
+    }
+    let refusal = verify(&plan, false).unwrap_err().to_string();
+    assert!(refusal.contains("is not known to have begun"), "{refusal}");
+}
+
+#[test]
+fn small_calls_go_by_cards_and_large_ones_by_buffers() {
+    let call = |count| Problem::new(Collective::AllReduce, 2, count, DataType::F32);
+    let choice = |count| choose(&call(count), card_bytes(2));
+    assert_eq!(choice(256), Ok(Way::Cards));
+    assert_eq!(choice(1 << 20), Ok(Way::Buffers));
+    let many = Problem::new(Collective::AllReduce, 33, 1, DataType::F32);
+    assert!(choose(&many, 64).unwrap_err().contains("33 ranks"));
+}
