@@ -5,12 +5,14 @@
 //! its report.
 
 pub(crate) mod checks;
+mod codes;
 pub(crate) mod examine;
 pub(crate) mod finding;
 mod fleet;
 pub(crate) mod host;
 mod html;
 mod log;
+mod moment;
 pub(crate) mod sources;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -29,20 +31,22 @@ use crate::output;
 #[command(
     max_term_width = 80,
     after_help = "Without --log it looks at this machine, or at the snapshots (`ringway snapshot`)
-and folders given; of several it says what differs, too. It changes nothing and
-needs no root.
+and folders given; of several it says what differs, too, and two snapshots of
+one machine show how its counters grew. It changes nothing and needs no root.
 
 Logs: NCCL and RCCL debug logs (NCCL_DEBUG=INFO says most), nccl-tests tables,
-ib_write_bw tables, kernel and system logs, in any mix. Give all ranks' files:
-some faults show only between ranks.
+ib_write_bw tables, kernel and system logs, in any mix, also packed with gzip or
+zstd. Give all ranks' files: some faults show only between ranks.
 
 Examples:
   ringway doctor                          this machine
   ringway doctor --only pci,gdr-06        some checks
   ringway doctor --explain pci-05         what a check is about
+  ringway doctor --interval 30            counters as they grow in 30 s
   ringway doctor node*.tar.zst            a fleet
   ringway doctor --log job.log
-  ringway doctor --log logs/*.log
+  ringway doctor --log logs/*.log.gz
+  ringway doctor --pairs --log job.log    each pair of ranks in a line
   kubectl logs pod | ringway doctor --log -
   ringway doctor --json --log job.log
 
@@ -53,6 +57,9 @@ pub(crate) struct DoctorArgs {
     /// Read these logs; - is standard input
     #[arg(long, value_name = "FILE", num_args = 1..)]
     log: Vec<PathBuf>,
+    /// List every pair of ranks in the logs, with the way it took
+    #[arg(long, requires = "log")]
+    pairs: bool,
     #[command(flatten)]
     host: HostArgs,
     /// Print JSON
@@ -68,7 +75,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let done = if args.log.is_empty() {
         examine::run(&args.host, Form { json: args.json, all: args.all })
     } else {
-        log::examine(&args.log).and_then(|report| print(&report, args))
+        log::examine(&args.log).and_then(|(report, pairs)| print(&report, &pairs, args))
     };
     match done {
         Err(error) if !output::is_broken_pipe(&error) => {
@@ -79,16 +86,22 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     }
 }
 
-fn print(report: &Report, args: &DoctorArgs) -> anyhow::Result<ExitCode> {
+fn print(report: &Report, pairs: &log::Pairs, args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     if args.json {
-        output::line(&report.json()?)?;
+        output::line(&report.json_with(Some(pairs.listing(args.pairs)))?)?;
     } else {
         let style = Style {
             columns: output::columns(),
             colour: output::stdout_has_colour(),
             all: args.all,
         };
-        output::stdout_bytes(report.text(style).as_bytes())?;
+        let ways = pairs.text(args.pairs);
+        let gap = if ways.is_empty() { "" } else { "\n" };
+        let told = report.text(style);
+        // A long list does not push what is wrong out of sight.
+        let page =
+            if args.pairs { format!("{ways}{gap}{told}") } else { format!("{told}{gap}{ways}") };
+        output::stdout_bytes(page.as_bytes())?;
     }
     Ok(ExitCode::from(report.exit_code()))
 }

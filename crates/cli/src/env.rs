@@ -4,10 +4,12 @@
 //! [`describe`] lists and explains them, [`lint`] says what is wrong with a set of them, [`suggest`] writes the
 //! block for a machine. *Invariant*: nothing here changes an environment or a file.
 
-mod catalogue;
+pub(crate) mod catalogue;
 mod describe;
 mod host;
 pub(crate) mod lint;
+#[cfg(test)]
+mod properties;
 pub(crate) mod source;
 mod suggest;
 
@@ -19,12 +21,14 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};
 use ringway::config::{Config, Setting, Source};
+use ringway::topo::Root;
 use serde::Serialize;
 
 use self::host::Host;
 use self::suggest::Fabric;
 use crate::doctor::finding::{EXIT_CANNOT, Style};
 use crate::output;
+use crate::snapshot::unpack::Copied;
 
 /// Columns a meaning may take before it is folded.
 const COLUMNS: usize = 80;
@@ -93,12 +97,14 @@ struct ExplainArgs {
     max_term_width = 80,
     after_help = "Reads files of NAME=value lines (nccl.conf), shell scripts (export, mpirun -x,
 env), and manifests (YAML name/value pairs and maps). Without a file it looks at
-this process's environment, and at this machine's interfaces and RDMA ports.
+this process's environment, and at this machine's interfaces and RDMA ports; with
+--root at those of another machine, and at the variables its snapshot holds.
 
 Examples:
   ringway env lint
   ringway env lint job.sh manifest.yaml
   ringway env lint --dscp 26 /etc/nccl.conf
+  ringway env lint --root node17.tar.zst
 
 Exits with 0 when nothing is wrong, 1 for warnings, 2 for failures, and 3 when
 it could not look."
@@ -113,8 +119,8 @@ struct LintArgs {
     /// Compare files with this machine, too
     #[arg(long)]
     this_machine: bool,
-    /// Read /sys below this folder
-    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
+    /// Take this machine: a snapshot, or a folder laid out as / is
+    #[arg(long, value_name = "PATH", default_value = "/", hide_default_value = true)]
     root: PathBuf,
     /// Print JSON
     #[arg(long)]
@@ -140,8 +146,8 @@ struct SuggestArgs {
     /// DSCP that the network gives to RDMA
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..64))]
     dscp: Option<u8>,
-    /// Read /sys below this folder
-    #[arg(long, value_name = "DIR", default_value = "/", hide_default_value = true)]
+    /// Take this machine: a snapshot, or a folder laid out as / is
+    #[arg(long, value_name = "PATH", default_value = "/", hide_default_value = true)]
     root: PathBuf,
 }
 
@@ -169,7 +175,7 @@ pub(crate) fn run(args: &EnvArgs) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::from(EXIT_CANNOT))
         }),
         Some(EnvCommand::Suggest(args)) => {
-            let host = Host::read(&args.root);
+            let host = Host::read(&Machine::open(&args.root)?.root());
             let fabric = args.fabric.unwrap_or_else(|| Fabric::of(&host));
             output::stdout_bytes(suggest::block(&host, fabric, args.dscp).as_bytes())?;
             Ok(ExitCode::SUCCESS)
@@ -207,10 +213,15 @@ fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn check(args: &LintArgs) -> anyhow::Result<ExitCode> {
-    let live = args.files.is_empty();
-    let host = (live || args.this_machine).then(|| Host::read(&args.root));
+    let machine = Machine::open(&args.root)?;
+    let compares = args.files.is_empty() || args.this_machine || machine.copied.is_some();
+    let host = compares.then(|| Host::read(&machine.root()));
     let mut settings = Vec::new();
-    if live {
+    if args.files.is_empty()
+        && let Some(variables) = machine.variables()?
+    {
+        settings = source::from_environment(variables.into_iter());
+    } else if args.files.is_empty() {
         let text = |part: std::ffi::OsString| part.to_string_lossy().into_owned();
         let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
         settings = source::from_environment(variables);
@@ -229,6 +240,33 @@ fn check(args: &LintArgs) -> anyhow::Result<ExitCode> {
         output::stdout_bytes(report.text(style).as_bytes())?;
     }
     Ok(ExitCode::from(report.exit_code()))
+}
+
+/// Which machine settings must fit: this one, or a copy of another.
+struct Machine {
+    copied: Option<Copied>,
+}
+
+impl Machine {
+    /// `/`, a folder laid out as it is, or a snapshot.
+    fn open(root: &Path) -> anyhow::Result<Self> {
+        let copied = (root != Path::new("/")).then(|| Copied::open(root)).transpose()?;
+        Ok(Self { copied })
+    }
+
+    fn root(&self) -> Root {
+        self.copied.as_ref().map_or_else(Root::live, Copied::root)
+    }
+
+    /// The variables that a snapshot holds; nothing where a copy holds none.
+    fn variables(&self) -> anyhow::Result<Option<Vec<(String, String)>>> {
+        let Some(copied) = &self.copied else { return Ok(None) };
+        let text = copied.root().command_output("environment")?;
+        let pair = |line: &str| {
+            line.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()))
+        };
+        Ok(text.map(|text| text.lines().filter_map(pair).collect()))
+    }
 }
 
 fn read(path: &Path) -> anyhow::Result<String> {

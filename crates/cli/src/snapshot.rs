@@ -6,6 +6,8 @@
 //! give away can be read there and in docs/snapshot.md.
 
 pub(crate) mod gather;
+#[cfg(test)]
+mod properties;
 mod secrets;
 #[cfg(test)]
 mod tests;

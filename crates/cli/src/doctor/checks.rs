@@ -3,6 +3,7 @@
 //! *Invariant*: a check is a function of a [`Host`] and nothing else. It answers that it does not apply, that
 //! all is well, that it could not look (and why), or what is wrong; every answer but the first has evidence.
 
+mod cloud;
 mod container;
 mod counters;
 mod cpu;
@@ -179,6 +180,7 @@ pub(crate) fn all() -> Vec<&'static Check> {
         kernel::CHECKS,
         limits::CHECKS,
         container::CHECKS,
+        cloud::CHECKS,
         environment::CHECKS,
     ];
     groups.into_iter().flatten().collect()

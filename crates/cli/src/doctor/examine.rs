@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -13,7 +14,8 @@ use ringway::topo::Root;
 
 use super::checks::{self, Check};
 use super::finding::{Finding, Report, Style, Verdict, folded};
-use super::host::Host;
+use super::host::{Earlier, Host};
+use super::moment::Moment;
 use super::{fleet, html};
 use crate::output;
 use crate::snapshot::unpack::{Copied, interrupted};
@@ -27,6 +29,14 @@ pub(crate) struct HostArgs {
     /// Run only these checks: ids or groups, separated by commas
     #[arg(long, value_name = "ID|GROUP", value_delimiter = ',', conflicts_with = "log")]
     only: Vec<String>,
+    /// Read counters twice, so many seconds apart, and judge how they grew
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        value_parser = clap::value_parser!(u64).range(1..=86_400),
+        conflicts_with_all = ["log", "machines"]
+    )]
+    interval: Option<u64>,
     /// Write the report as a page for a browser, too
     #[arg(long, value_name = "FILE", conflicts_with = "log")]
     html: Option<PathBuf>,
@@ -63,6 +73,8 @@ pub(crate) struct Examined {
     pub(crate) traits: fleet::Traits,
     /// The machine drawn, where that is wanted and there is something to draw.
     pub(crate) picture: Option<String>,
+    /// When that was, and what its counters had come to.
+    pub(crate) moment: Moment,
 }
 
 /// Looks, and prints.
@@ -81,9 +93,10 @@ pub(crate) fn run(args: &HostArgs, form: Form) -> anyhow::Result<ExitCode> {
         found.picture = args.html.as_ref().and_then(|_| host.picture());
         found
     };
-    let mut found = examine_all(&args.machines, &look)?;
+    let found = examine_all(&args.machines, &look)?;
+    let mut found = with_rates(found, &args.machines, &look)?;
     if found.is_empty() {
-        found.push(look(&Host::new(Root::live())));
+        found.push(look(&live(&checks, args.interval)));
     }
     let fleet = (found.len() > 1).then(|| fleet::compare(&mut found));
     let style =
@@ -106,6 +119,49 @@ pub(crate) fn run(args: &HostArgs, form: Form) -> anyhow::Result<ExitCode> {
         (None, _) => super::finding::EXIT_CANNOT,
     };
     Ok(ExitCode::from(code))
+}
+
+/// This machine; with an interval, that time after a first look.
+fn live(checks: &[&'static Check], interval: Option<u64>) -> Host {
+    let host = Host::new(Root::live());
+    let Some(seconds) = interval else { return host };
+    let begin = Instant::now();
+    let totals = examine(&host, checks).moment.totals;
+    output::remark(&format!("reading counters for {seconds} s"));
+    // What the first look took the second takes, too: counters are that far apart.
+    std::thread::sleep(Duration::from_secs(seconds));
+    Host::new(Root::live()).after(Earlier { totals, seconds: begin.elapsed().as_secs_f64() })
+}
+
+/// Of looks at one machine only the last is kept, with its counters as they grew since the one before.
+fn with_rates(
+    found: Vec<Examined>,
+    paths: &[PathBuf],
+    look: &(dyn Fn(&Host) -> Examined + Sync),
+) -> anyhow::Result<Vec<Examined>> {
+    // For each the latest of those before it, and whether it is before another itself.
+    let earlier = |one: &Examined| {
+        found
+            .iter()
+            .filter_map(|other| one.moment.since(&other.moment))
+            .min_by(|a, b| a.seconds.total_cmp(&b.seconds))
+    };
+    let is_last =
+        |one: &Examined| found.iter().all(|other| other.moment.since(&one.moment).is_none());
+    let plan: Vec<(bool, Option<Earlier>)> =
+        found.iter().map(|one| (is_last(one), earlier(one))).collect();
+    let mut kept = Vec::new();
+    for ((one, path), (last, earlier)) in found.into_iter().zip(paths).zip(plan) {
+        match earlier {
+            _ if !last => {}
+            None => kept.push(one),
+            Some(earlier) => {
+                let copied = Copied::open(path)?;
+                kept.push(look(&Host::new(copied.root()).after(earlier)));
+            }
+        }
+    }
+    Ok(kept)
 }
 
 /// Looks at several folders or snapshots, some at a time: most of it is waiting for files.
@@ -172,6 +228,11 @@ pub(crate) fn examine(host: &Host, checks: &[&'static Check]) -> Examined {
     }
     report.fact("GPUs", host.gpus().len().to_string());
     report.fact("RDMA devices", host.hcas().len().to_string());
+    let counters = match host.interval() {
+        Some(seconds) => format!("as they grew in {seconds:.1} s"),
+        None => "totals since boot".to_owned(),
+    };
+    report.fact("counters", counters);
     report.fact("checks", checks.len().to_string());
     report.fact("checks that do not apply here", absent.to_string());
     let denied = host.denied();
@@ -179,7 +240,8 @@ pub(crate) fn examine(host: &Host, checks: &[&'static Check]) -> Examined {
         report.fact("only root could read", denied.join(", "));
     }
     let traits = fleet::traits(host);
-    Examined { name: host.name(), report, denied, traits, picture: None }
+    let moment = Moment::of(host);
+    Examined { name: host.name(), report, denied, traits, picture: None, moment }
 }
 
 impl Examined {

@@ -139,13 +139,15 @@ pub(crate) struct Style {
 }
 
 #[derive(Serialize)]
-struct Json<'a> {
+struct Json<'a, P: Serialize> {
     version: u32,
     subject: &'a str,
     verdict: Verdict,
     cause: Option<&'a str>,
     facts: &'a [Fact],
     findings: &'a [Finding],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pairs: Option<P>,
 }
 
 impl Report {
@@ -176,6 +178,11 @@ impl Report {
 
     /// For programs. docs/logs.md lists the fields.
     pub(crate) fn json(&self) -> serde_json::Result<String> {
+        self.json_with(None::<()>)
+    }
+
+    /// The same, with which way pairs of ranks took.
+    pub(crate) fn json_with(&self, pairs: Option<impl Serialize>) -> serde_json::Result<String> {
         serde_json::to_string_pretty(&Json {
             version: JSON_VERSION,
             subject: &self.subject,
@@ -183,6 +190,7 @@ impl Report {
             cause: self.cause.as_deref(),
             facts: &self.facts,
             findings: &self.findings,
+            pairs,
         })
     }
 

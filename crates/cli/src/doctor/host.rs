@@ -5,13 +5,18 @@
 
 mod counters;
 mod kernel_log;
+mod libraries;
 mod lspci;
+mod mlx;
 mod net;
 mod pci;
 mod programs;
+#[cfg(test)]
+mod properties;
 mod qos;
 mod rdma;
 mod smi;
+mod totals;
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,12 +29,15 @@ use ringway_plan::topology::bus::BusId;
 
 pub(crate) use self::counters::Counters;
 pub(crate) use self::kernel_log::KernelLog;
+pub(crate) use self::mlx::{BitErrors, adaptive_routing};
 pub(crate) use self::net::maximums;
-pub(crate) use self::pci::{Which, is_virtual_function, link_gigabytes};
+pub(crate) use self::pci::{Which, is_efa, is_virtual_function, link_gigabytes};
 pub(crate) use self::qos::Qos;
 pub(crate) use self::rdma::{Port, board};
 pub(crate) use self::smi::{Gpu, Smi, active_links, link_errors, matrix};
+pub(crate) use self::totals::{Count, Earlier, Totals};
 use super::sources;
+use crate::env::catalogue::parse_whole;
 
 /// Bytes of a text file that are read; /proc/cpuinfo of 512 processors is more than 1 MiB. As many as discovery
 /// reads.
@@ -60,6 +68,8 @@ pub(crate) struct Host {
     hcas: OnceCell<Vec<RdmaDevice>>,
     smi: OnceCell<Result<Smi, String>>,
     log: OnceCell<Result<KernelLog, String>>,
+    counted: RefCell<Totals>,
+    earlier: Option<Earlier>,
 }
 
 impl Host {
@@ -82,6 +92,8 @@ impl Host {
             hcas: OnceCell::new(),
             smi: OnceCell::new(),
             log: OnceCell::new(),
+            counted: RefCell::default(),
+            earlier: None,
         }
     }
 
@@ -233,7 +245,9 @@ impl Host {
     pub(crate) fn outputs(&self) -> &BTreeMap<String, Result<String, String>> {
         self.outputs.get_or_init(|| {
             let interfaces: Vec<&str> = self.nics().iter().map(|nic| nic.name.as_str()).collect();
-            let outputs = programs::run_all(&interfaces);
+            let rdma = self.machine().rdma.iter().map(|device| device.name.as_str());
+            let adapters: Vec<&str> = rdma.filter(|name| name.starts_with("mlx5_")).collect();
+            let outputs = programs::run_all(&interfaces, &adapters);
             for (name, output) in &outputs {
                 if output.as_ref().is_err_and(|why| programs::is_denial(why)) {
                     self.note_denied(&format!("the output of {name}"));
@@ -243,11 +257,21 @@ impl Host {
         })
     }
 
+    /// When a snapshot was made, in seconds since 1970.
+    pub(crate) fn taken(&self) -> Option<u64> {
+        self.described()["time_unix_s"].as_u64().filter(|time| *time > 0)
+    }
+
+    /// What a snapshot says of itself.
+    fn described(&self) -> serde_json::Value {
+        let text = self.root.read("/manifest.json").ok().flatten().unwrap_or_default();
+        serde_json::from_str(&text).unwrap_or_default()
+    }
+
     /// Why programs gave nothing, from the snapshot's list.
     fn manifest(&self) -> &BTreeMap<String, String> {
         self.manifest.get_or_init(|| {
-            let text = self.root.read("/manifest.json").ok().flatten().unwrap_or_default();
-            let json: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+            let json = self.described();
             let missing = json["missing"].as_array().cloned().unwrap_or_default();
             let entry = |one: &serde_json::Value| {
                 let what = one["what"].as_str()?.strip_prefix("commands/")?.strip_suffix(".txt")?;
@@ -316,6 +340,11 @@ impl Host {
     /// A variable's value.
     pub(crate) fn variable(&self, name: &str) -> Option<&str> {
         self.environment().get(name).map(String::as_str)
+    }
+
+    /// A variable's number, as NCCL reads it.
+    pub(crate) fn whole(&self, name: &str) -> Option<i64> {
+        parse_whole(self.variable(name)?)
     }
 
     /// A word of the kernel's command line: the value of `name=value`, empty for a plain `name`.

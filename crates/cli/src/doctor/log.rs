@@ -13,6 +13,8 @@ mod device;
 mod job;
 mod lines;
 mod nccl;
+mod packed;
+mod pairs;
 mod perftest;
 mod rules;
 mod sight;
@@ -23,20 +25,21 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use memchr::{memchr, memmem};
 
 use self::curve::Tables;
 use self::device::Devices;
 use self::job::Job;
 use self::lines::Totals;
+pub(crate) use self::pairs::Pairs;
 use self::perftest::Perftest;
 use self::rules::{In, Rules};
 use self::sight::{Place, Sight};
 use super::finding::Report;
 
-/// Reads the files one after another.
-pub(crate) fn examine(paths: &[PathBuf]) -> anyhow::Result<Report> {
+/// Reads the files one after another: what is wrong, and which way each pair of ranks took.
+pub(crate) fn examine(paths: &[PathBuf]) -> anyhow::Result<(Report, Pairs)> {
     let mut reader = Reader::new()?;
     for path in paths {
         if path == Path::new("-") {
@@ -88,29 +91,26 @@ impl Reader {
 
     /// Reads one file.
     pub(crate) fn read(&mut self, name: &str, source: &mut dyn Read) -> anyhow::Result<()> {
-        let mut magic = [0_u8; 4];
+        let mut magic = [0_u8; packed::MAGIC];
         let got = read_some(source, &mut magic).with_context(|| name.to_owned())?;
-        if magic[..got].starts_with(&[0x1f, 0x8b]) || magic == [0x28, 0xb5, 0x2f, 0xfd] {
-            bail!(
-                "{name} is compressed; give it as `zcat {name} | ringway doctor --log -` (or zstdcat)"
-            );
-        }
+        let mut whole = packed::open(name, &magic[..got], source)?;
         let file = u32::try_from(self.files.len()).unwrap_or(u32::MAX);
         self.files.push(name.to_owned());
-        let mut whole = (&magic[..got]).chain(source);
         let Self { rules, marker, seen, .. } = self;
-        let totals = lines::each(&mut whole, |line, bytes| {
+        let mut totals = lines::each(&mut whole, |line, bytes| {
             see(seen, rules, marker, Place { file, line }, bytes);
         })
         .with_context(|| name.to_owned())?;
         seen.tables.end_row();
+        totals.fault = whole.fault.take();
         self.totals.push(totals);
         Ok(())
     }
 
     /// What it comes to.
-    pub(crate) fn report(self) -> Report {
-        conclude::report(self.seen, &self.files, &self.totals)
+    pub(crate) fn report(mut self) -> (Report, Pairs) {
+        let report = conclude::report(&mut self.seen, &self.files, &self.totals);
+        (report, self.seen.job.pairs)
     }
 }
 

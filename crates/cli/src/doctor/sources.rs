@@ -66,7 +66,8 @@ pub(crate) const PATHS: &[(Want, &str)] = &[
     (Want::Text, "/sys/kernel/config/rdma_cm/*/ports/*/{default_roce_mode,default_roce_tos}"),
     // Limits of a container.
     (Want::Text, "/sys/fs/cgroup/{memory.max,memory.current,memory.stat,cpu.max,cpu.stat,pids.max,pids.current}"),
-    (Want::Text, "/sys/fs/cgroup/memory/{memory.limit_in_bytes,memory.usage_in_bytes}"),
+    (Want::Text, "/sys/fs/cgroup/memory/{memory.limit_in_bytes,memory.usage_in_bytes,memory.stat}"),
+    (Want::Text, "/sys/fs/cgroup/devices/devices.list"),
     (Want::Text, "/sys/fs/cgroup/cpu/{cpu.cfs_quota_us,cpu.cfs_period_us,cpu.stat}"),
     (Want::Text, "/sys/fs/cgroup/pids/{pids.max,pids.current}"),
     // Modules.
@@ -95,6 +96,11 @@ pub(crate) const PATHS: &[(Want, &str)] = &[
     (Want::Name, "/dev/infiniband/*"),
     (Want::Name, "/dev/{nvidia0,nvidiactl,nvidia-uvm,gdrdrv,kfd}"),
     (Want::Name, "/dev/shm/nccl-*"),
+    (Want::Name, "/dev/nvidia-caps-imex-channels/*"),
+    // Google's network plugins.
+    (Want::Name, "/usr/local/gib"),
+    (Want::Name, "/home/kubernetes/bin/gib"),
+    (Want::Name, "/var/lib/{tcpx,tcpxo,fastrak}"),
     // Network interfaces.
     (Want::Link, "/sys/class/net/*"),
     (Want::Link, "/sys/class/net/*/{device,master}"),
@@ -115,12 +121,14 @@ pub(crate) enum Each {
     Machine,
     /// For every network interface that is a device; its name follows the arguments.
     Interface,
+    /// For every RDMA device of NVIDIA's driver mlx5; its name follows the arguments.
+    Adapter,
 }
 
 /// A program whose output the doctor reads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Program {
-    /// Its output's name: `commands/NAME.txt`, or `commands/NAME-INTERFACE.txt`.
+    /// Its output's name: `commands/NAME.txt`, or `commands/NAME-DEVICE.txt`.
     pub(crate) name: &'static str,
     /// The program and its arguments.
     pub(crate) call: &'static [&'static str],
@@ -136,6 +144,10 @@ const fn per_interface(name: &'static str, call: &'static [&'static str]) -> Pro
     Program { name, call, each: Each::Interface }
 }
 
+const fn per_adapter(name: &'static str, call: &'static [&'static str]) -> Program {
+    Program { name, call, each: Each::Adapter }
+}
+
 /// Programs that are run; none of them changes anything.
 pub(crate) const PROGRAMS: &[Program] = &[
     once(NVIDIA_OUTPUTS[0].0, NVIDIA_OUTPUTS[0].1),
@@ -145,6 +157,8 @@ pub(crate) const PROGRAMS: &[Program] = &[
     once("nvidia-smi-p2p", &["nvidia-smi", "topo", "-p2p", "n"]),
     once("nvidia-smi-nvlink-s", &["nvidia-smi", "nvlink", "-s"]),
     once("nvidia-smi-nvlink-e", &["nvidia-smi", "nvlink", "-e"]),
+    once("nvidia-imex-ctl", &["nvidia-imex-ctl", "-N"]),
+    once("rocm-smi-showtopo", &["rocm-smi", "--showtopo"]),
     once("fabricmanager", &["tail", "-n", "2000", "/var/log/fabricmanager.log"]),
     once("ibstat", &["ibstat"]),
     once("lspci-vvv", &["lspci", "-vvv"]),
@@ -155,6 +169,8 @@ pub(crate) const PROGRAMS: &[Program] = &[
     per_interface("ethtool-k", &["ethtool", "-k"]),
     per_interface("ethtool-l", &["ethtool", "-l"]),
     per_interface("mlnx_qos", &["mlnx_qos", "-i"]),
+    per_adapter("mlxlink", &["mlxlink", "-c", "-d"]),
+    per_adapter("mlxreg-roce", &["mlxreg", "--reg_name", "ROCE_ACCL", "--get", "-d"]),
 ];
 
 /// Variables that concern collectives; the only ones that are looked at.

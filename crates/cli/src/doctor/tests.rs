@@ -5,6 +5,8 @@ mod fixtures;
 mod fleet;
 mod healthy;
 mod hostile;
+mod rates;
+pub(crate) mod soup;
 pub(crate) mod tree;
 
 use std::collections::BTreeMap;
@@ -65,7 +67,7 @@ fn ids_are_unique_and_every_check_says_all() {
 fn groups_and_ids_choose_and_unknown_names_are_refused() {
     let names = |list: &[&str]| list.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
     let chosen = checks::chosen(&names(&["nvlink", "pci-05"])).unwrap();
-    assert_eq!(chosen.len(), 5);
+    assert_eq!(chosen.len(), 6);
     let error = checks::chosen(&names(&["pci-99"])).err().unwrap().to_string();
     assert!(error.contains("pci-99") && error.contains("--list"), "{error}");
 }
@@ -137,6 +139,20 @@ fn a_narrow_card_in_a_wide_slot_is_well() {
     );
     let bad = troubles(&found);
     assert_eq!(bad.keys().copied().collect::<Vec<_>>(), ["ibl-10"], "{bad:#?}");
+}
+
+#[test]
+fn groups_of_version_1_are_read_as_those_of_version_2() {
+    let mut tree = Tree::healthy();
+    // Almost full, of files that were read once.
+    let found = tree.with(
+        |tree| {
+            faults::system::old_group(tree, "1099511627000", "1090000000000");
+            tree.put("/sys/fs/cgroup/devices/devices.list", "a *:* rwm");
+        },
+        look,
+    );
+    assert!(troubles(&found).is_empty(), "{:#?}", troubles(&found));
 }
 
 #[test]

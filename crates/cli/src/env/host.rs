@@ -2,8 +2,6 @@
 //!
 //! *Invariant*: what cannot be read is not there.
 
-use std::path::Path;
-
 use ringway::topo::{GidKind, Machine, NetDevice, RdmaPort, Root};
 
 /// One entry of a port's address table.
@@ -76,14 +74,13 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    /// Reads below `root`, `/` for this machine.
-    pub(crate) fn read(root: &Path) -> Self {
-        let root = if root == Path::new("/") { Root::live() } else { Root::at(root) };
-        let machine = Machine::discover(&root);
+    /// Reads a machine, this one or a copy.
+    pub(crate) fn read(root: &Root) -> Self {
+        let machine = Machine::discover(root);
         let ports = machine
             .rdma
             .iter()
-            .flat_map(|device| device.ports.iter().map(|port| port_of(&root, &device.name, port)));
+            .flat_map(|device| device.ports.iter().map(|port| port_of(root, &device.name, port)));
         let interfaces = machine.nets.iter().map(interface_of);
         Self { ports: ports.collect(), interfaces: interfaces.collect() }
     }

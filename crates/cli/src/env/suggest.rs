@@ -180,7 +180,7 @@ fn meeting(host: &Host, fabric: Fabric) -> Option<&Interface> {
 
 #[cfg(test)]
 mod tests {
-    use ringway::topo::GidKind;
+    use ringway::topo::{GidKind, Root};
 
     use super::super::host::Gid;
     use super::super::lint::{Input, lint};
@@ -324,7 +324,7 @@ mod tests {
             write(&format!("{port}/state"), "4: ACTIVE\n");
             write(&format!("{port}/rate"), "100 Gb/sec (4X EDR)\n");
         }
-        let host = Host::read(&root);
+        let host = Host::read(&Root::at(&root));
         std::fs::remove_dir_all(&root).unwrap();
         let links: Vec<Link> = host.ports.iter().map(|port| port.link).collect();
         assert_eq!(links, [Link::Efa, Link::Unknown]);
@@ -354,13 +354,13 @@ mod tests {
         write("sys/class/net/eth0/device/vendor", "0x15b3\n");
         write("sys/class/net/eth0/speed", "25000\n");
         write("sys/class/net/bonding_masters", "bond0\n");
-        let host = Host::read(&root);
+        let host = Host::read(&Root::at(&root));
         std::fs::remove_dir_all(&root).unwrap();
         assert_eq!((host.ports.len(), host.ports[0].rate, host.ports[0].gids.len()), (1, 200, 2));
         assert!(host.ports[0].is_active && host.ports[0].link == Link::Ethernet);
         assert!(host.ports[0].gids[1].is_routable_v2() && !host.ports[0].gids[0].is_routable_v2());
         assert_eq!(host.interfaces.len(), 1);
         assert!(host.interfaces[0].is_useful && host.interfaces[0].speed == Some(25_000));
-        assert_eq!(Host::read(&root), Host::default());
+        assert_eq!(Host::read(&Root::at(&root)), Host::default());
     }
 }

@@ -17,10 +17,10 @@ use crate::doctor::tests::look;
 use crate::doctor::tests::tree::Tree;
 
 /// A file that goes away.
-struct Packed(PathBuf);
+pub(super) struct Packed(pub(super) PathBuf);
 
 impl Packed {
-    fn new(bytes: &[u8]) -> Self {
+    pub(super) fn new(bytes: &[u8]) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir()
@@ -477,6 +477,20 @@ fn archives_that_are_too_much_are_refused() {
         let packed = Packed::new(&bent);
         let _either = Unpacked::open(&packed.0);
     }
+}
+
+#[test]
+fn an_archive_packed_with_gzip_is_read() {
+    use std::io::Write as _;
+    let mut builder = tar::Builder::new(Vec::new());
+    builder.append(&header(tar::EntryType::Regular, b"sys/x", 2), &b"hi"[..]).unwrap();
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packer.write_all(&builder.into_inner().unwrap()).unwrap();
+    let bytes = packer.finish().unwrap();
+    let packed = Packed::new(&bytes);
+    let unpacked = Unpacked::open(&packed.0).unwrap();
+    assert_eq!(fs::read_to_string(unpacked.folder().join("sys/x")).unwrap(), "hi");
+    assert!(refused(&bytes[..bytes.len() / 2]).contains("broken archive"));
 }
 
 #[test]

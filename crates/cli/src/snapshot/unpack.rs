@@ -65,9 +65,10 @@ impl Unpacked {
         } else if length == head.len() && head[257..].starts_with(b"ustar") {
             unpacked.unpack(source, bytes, entries)
         } else if head.starts_with(&[0x1f, 0x8b]) {
-            Err(anyhow::anyhow!("gzip; unpack it into a folder and give that"))
+            let plain = flate2::bufread::MultiGzDecoder::new(source);
+            unpacked.unpack(plain, bytes, entries)
         } else {
-            Err(anyhow::anyhow!("no snapshot: neither zstd nor tar"))
+            Err(anyhow::anyhow!("no snapshot: neither zstd, gzip nor tar"))
         };
         done.with_context(|| path.display().to_string())?;
         Ok(unpacked)

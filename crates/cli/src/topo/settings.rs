@@ -6,6 +6,8 @@ use ringway_plan::topology::hca::HcaFilter;
 use ringway_plan::topology::level::{Levels, parse_level};
 use ringway_plan::topology::path::PathClass;
 
+use crate::env::catalogue::parse_whole;
+
 /// What the environment says.
 #[derive(Debug, Default)]
 pub(super) struct Settings {
@@ -31,8 +33,7 @@ impl Settings {
         };
         let gdr = level(&["NCCL_NET_GDR_LEVEL", "NCCL_IB_GDR_LEVEL"]);
         let p2p = level(&["NCCL_P2P_LEVEL"]);
-        let number =
-            |name: &str| environment.get(name).and_then(|text| text.trim().parse::<i64>().ok());
+        let number = |name: &str| environment.get(name).and_then(|text| parse_whole(text.trim()));
         let disabled = number("NCCL_P2P_DISABLE") == Some(1);
         let hca = HcaFilter::parse(environment.get("NCCL_IB_HCA").unwrap_or_default());
         remarks.extend(hca.remarks());
@@ -46,7 +47,9 @@ impl Settings {
                 pxn_c2c: number("NCCL_PXN_C2C") != Some(0),
             },
             hca,
-            cross: environment.get("NCCL_CROSS_NIC").map(CrossNic::parse).unwrap_or_default(),
+            cross: number("NCCL_CROSS_NIC")
+                .map(|number| CrossNic::parse(&number.to_string()))
+                .unwrap_or_default(),
             remarks,
         }
     }
@@ -67,6 +70,11 @@ mod tests {
         assert_eq!(read(&[("NCCL_P2P_DISABLE", "1")]).levels.p2p, Some(PathClass::Loc));
         assert_eq!(read(&[("NCCL_IB_GDR_LEVEL", "2")]).levels.gdr, Some(PathClass::Pxb));
         assert!(!read(&[("NCCL_PXN_DISABLE", "1")]).levels.pxn);
+        // As strtoll reads them, with base 0.
+        assert!(!read(&[("NCCL_PXN_DISABLE", "0x1")]).levels.pxn);
+        assert!(!read(&[("NCCL_NET_GDR_C2C", "00")]).levels.gdr_c2c);
+        assert_eq!(read(&[("NCCL_P2P_DISABLE", "01")]).levels.p2p, Some(PathClass::Loc));
+        assert_eq!(read(&[("NCCL_CROSS_NIC", "0x1")]).cross, CrossNic::Always);
         let odd = read(&[("NCCL_NET_GDR_LEVEL", "phb"), ("NCCL_IB_HCA", "^")]);
         assert_eq!((odd.levels.gdr, odd.remarks.len()), (None, 2));
         assert_eq!(read(&[]).levels, Levels::default());

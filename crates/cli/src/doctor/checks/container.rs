@@ -10,7 +10,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "cg-memory",
         group: "container",
         about: "the control group has memory left",
-        reads: "/sys/fs/cgroup/memory.{max,current}",
+        reads: "/sys/fs/cgroup/memory.{max,current,stat}, or version 1's",
         cost: "at the limit the kernel kills a rank; the others learn it after their timeout",
         fix: "raise the container's memory limit (resources.limits.memory, docker --memory)",
         root: false,
@@ -50,7 +50,7 @@ pub(super) const CHECKS: &[Check] = &[
         id: "mem-09",
         group: "container",
         about: "RDMA device nodes are there and may be opened",
-        reads: "/dev/infiniband/uverbs*",
+        reads: "/dev/infiniband/uverbs*, /sys/fs/cgroup/devices/devices.list",
         cost: "NCCL says \"No device found\" and falls back to TCP: 25 to 5 GB/s",
         fix: "docker --device=/dev/infiniband; Kubernetes: request rdma/…; udev: MODE=\"0666\"",
         root: false,
@@ -104,8 +104,15 @@ fn memory(host: &Host) -> Seen {
         group_number(host, "memory.current", "memory/memory.usage_in_bytes").map(|(_, used)| used)
     });
     // The kernel gives files that were not read of late up for any other use.
-    let stat = host.text(&format!("{CGROUP}/memory.stat")).unwrap_or_default();
-    let at_top = || stat.lines().find_map(|line| line.strip_prefix("inactive_file ")?.parse().ok());
+    let at_top = || {
+        // Version 1 sums the groups below up under another name.
+        let found =
+            [("memory.stat", "inactive_file "), ("memory/memory.stat", "total_inactive_file ")];
+        found.iter().find_map(|(name, mark)| {
+            let stat = host.text(&format!("{CGROUP}/{name}"))?;
+            stat.lines().find_map(|line| line.strip_prefix(mark)?.parse().ok())
+        })
+    };
     let idle = match own {
         Some(_) => host.fact_number("group_memory_inactive_file"),
         None => at_top(),
@@ -203,6 +210,9 @@ fn device_nodes(host: &Host) -> Seen {
             _ => tally.well(format!("{line} is there")),
         }
     }
+    if let Some(line) = closed_by_group(host) {
+        tally.fail(line);
+    }
     if nodes.len() < host.hcas().len() {
         let line = format!(
             "/dev/infiniband: {} uverbs nodes for {} devices",
@@ -220,6 +230,24 @@ fn device_nodes(host: &Host) -> Seen {
         "RDMA device nodes may be opened",
         "RDMA device nodes missing or closed",
     )
+}
+
+/// What a control group of version 1 says where it does not let this process open RDMA devices. (Version 2 has a
+/// program in the kernel for that, which nothing shows.)
+fn closed_by_group(host: &Host) -> Option<String> {
+    // The number of uverbs devices.
+    const MAJOR: &str = "231:";
+    let path = format!("{CGROUP}/devices/devices.list");
+    let list = host.text(&path)?;
+    let allows = |line: &str| {
+        let mut words = line.split_whitespace();
+        let (kind, number, rights) = (words.next(), words.next(), words.next().unwrap_or_default());
+        let ours =
+            number.is_some_and(|number| number.starts_with(MAJOR) || number.starts_with("*:"));
+        matches!(kind, Some("a" | "c")) && ours && rights.contains('r') && rights.contains('w')
+    };
+    let closed = !list.is_empty() && !list.lines().any(allows);
+    closed.then(|| format!("{path} lets nobody open character devices {MAJOR}* (uverbs)"))
 }
 
 fn namespaces(host: &Host) -> Seen {

@@ -1,8 +1,12 @@
-//! Error counters of ports and interfaces, since they were last cleared.
+//! Error counters of ports and interfaces: since boot (or since they were cleared), or what they grew by between two
+//! looks, which says more: what grows now is wrong now.
 
-use super::{Check, Seen, Tally};
-use crate::doctor::finding::Verdict;
-use crate::doctor::host::{Counters, Host, Port};
+use super::Check;
+
+mod interfaces;
+mod ports;
+
+use self::ports::{Limits, counted};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -17,7 +21,7 @@ pub(super) const CHECKS: &[Check] = &[
             counted(
                 host,
                 &["counters/symbol_error"],
-                10,
+                Limits { boot: 10, window: 10 },
                 "ports saw no symbol errors",
                 "ports with symbol errors",
             )
@@ -36,7 +40,8 @@ pub(super) const CHECKS: &[Check] = &[
             counted(
                 host,
                 &names,
-                u64::MAX,
+                // Since boot: it may have been long ago.
+                Limits { boot: u64::MAX, window: 1 },
                 "links did not go down",
                 "ports whose link went down or trained again",
             )
@@ -55,7 +60,7 @@ pub(super) const CHECKS: &[Check] = &[
             counted(
                 host,
                 &names,
-                10,
+                Limits { boot: 10, window: 10 },
                 "ports received no broken packets",
                 "ports that received broken packets",
             )
@@ -73,7 +78,7 @@ pub(super) const CHECKS: &[Check] = &[
             counted(
                 host,
                 &["counters/port_xmit_discards"],
-                100,
+                Limits { boot: 100, window: 100 },
                 "ports dropped nothing",
                 "ports that dropped packets when sending",
             )
@@ -87,7 +92,7 @@ pub(super) const CHECKS: &[Check] = &[
         cost: "the share of the time in which data waited is bandwidth lost",
         fix: "adaptive routing; place the job below one leaf; look for oversubscribed links",
         root: false,
-        look: waiting,
+        look: ports::waiting,
     },
     Check {
         id: "ctr-06",
@@ -97,7 +102,7 @@ pub(super) const CHECKS: &[Check] = &[
         cost: "each missing acknowledgement stalls its connection for ms to s",
         fix: "look for drops on the path: flow control and DSCP (roc-07 to roc-10), cables",
         root: false,
-        look: sent_twice,
+        look: ports::sent_twice,
     },
     Check {
         id: "ctr-07",
@@ -112,7 +117,7 @@ pub(super) const CHECKS: &[Check] = &[
             counted(
                 host,
                 &names,
-                u64::MAX,
+                Limits { boot: u64::MAX, window: 0 },
                 "receivers were ready",
                 "ports whose receiver was not ready",
             )
@@ -126,17 +131,17 @@ pub(super) const CHECKS: &[Check] = &[
         cost: "the share of the time in which the link was paused is bandwidth lost, here and upstream",
         fix: "find the slow receiver; set a PFC watchdog on the switch",
         root: false,
-        look: paused,
+        look: interfaces::paused,
     },
     Check {
         id: "ctr-09",
         group: "counters",
-        about: "no link-wide pauses came in",
-        reads: "ethtool -S (rx_pause_ctrl_phy)",
+        about: "no link-wide pauses came in, and none for another priority than RDMA's",
+        reads: "ethtool -S (rx_pause_ctrl_phy, rx_prioN_pause), mlnx_qos -i",
         cost: "a link-wide pause stops everything, congestion notifications too",
-        fix: "ethtool -A INTERFACE rx off tx off, on the switch too",
+        fix: "link-wide: ethtool -A INTERFACE rx off tx off, on the switch too; another priority: roc-08 and roc-09",
         root: false,
-        look: global_pause,
+        look: interfaces::global_pause,
     },
     Check {
         id: "ctr-10",
@@ -150,7 +155,7 @@ pub(super) const CHECKS: &[Check] = &[
             counted(
                 host,
                 &["hw_counters/rp_cnp_ignored"],
-                0,
+                Limits { boot: 0, window: 0 },
                 "no notification was ignored",
                 "ports that ignored congestion notifications",
             )
@@ -164,213 +169,16 @@ pub(super) const CHECKS: &[Check] = &[
         cost: "RoCE that loses packets falls to less than 1 GB/s (nccl#378)",
         fix: "crc errors: cable; discards: flow control headroom, receive ring (ethtool -G)",
         root: false,
-        look: drops,
+        look: interfaces::drops,
+    },
+    Check {
+        id: "ctr-12",
+        group: "counters",
+        about: "rails carry alike while a job runs",
+        reads: "/sys/class/infiniband/*/ports/*/counters/port_xmit_data, twice (--interval)",
+        cost: "the slowest rail sets the speed: 30 % more on one than on the mean is 23 % lost",
+        fix: "NCCL_IB_HCA with all rails (env-04); a rail that is slow by itself: ibl-03, pci-01; spread of flows on switches",
+        root: false,
+        look: ports::balance,
     },
 ];
-
-/// Counters that should be zero: above zero is a warning, above `most` a failure.
-fn counted(host: &Host, names: &[&str], most: u64, good: &str, bad: &str) -> Seen {
-    let mut tally = Tally::default();
-    for port in host.ports() {
-        for name in names {
-            let Some(count) = counter(host, &port, name) else { continue };
-            let line =
-                format!("/sys/class/infiniband/{}/{name} = {count} since boot", port.place());
-            let verdict = match count {
-                0 => Verdict::Pass,
-                _ if count > most => Verdict::Fail,
-                _ => Verdict::Warn,
-            };
-            tally.add(verdict, line);
-        }
-    }
-    tally.seen("no RDMA port has this counter", good, bad)
-}
-
-/// A port's counter from sysfs, or from `commands/perfquery-DEVICE-PORT.txt` of a copied tree.
-fn counter(host: &Host, port: &Port<'_>, name: &str) -> Option<u64> {
-    host.port_counter(port, name).or_else(|| {
-        let output = format!("perfquery-{}", port.name().replace(':', "-"));
-        let text = host.root().command_output(&output).ok().flatten()?;
-        Counters::parse(&text).0.get(name.rsplit('/').next()?).copied()
-    })
-}
-
-fn waiting(host: &Host) -> Seen {
-    let mut tally = Tally::default();
-    for port in host.ports() {
-        if port.is_ethernet() {
-            continue;
-        }
-        let read = |name: &str| counter(host, &port, &format!("counters/{name}"));
-        let (Some(wait), Some(data)) = (read("port_xmit_wait"), read("port_xmit_data")) else {
-            continue;
-        };
-        if wait.saturating_add(data) < 1 << 20 {
-            tally.well(format!("{}: too little was sent to tell", port.name()));
-            continue;
-        }
-        #[expect(clippy::cast_precision_loss, reason = "a share, not a count")]
-        let share = wait as f64 / (wait as f64 + data as f64);
-        let line = format!(
-            "{}: port_xmit_wait = {wait}, port_xmit_data = {data}: {:.1} % waited",
-            port.name(),
-            share * 100.0
-        );
-        if share > 0.3 {
-            tally.fail(line);
-        } else if share > 0.05 {
-            tally.warn(line);
-        } else {
-            tally.well(line);
-        }
-    }
-    tally.seen(
-        "no InfiniBand port",
-        "ports rarely wait for credits",
-        "ports that waited for credits",
-    )
-}
-
-fn sent_twice(host: &Host) -> Seen {
-    let mut tally = Tally::default();
-    for port in host.ports() {
-        let timeouts = counter(host, &port, "hw_counters/local_ack_timeout_err");
-        if let Some(count) = timeouts {
-            let line = format!(
-                "/sys/class/infiniband/{}/hw_counters/local_ack_timeout_err = {count}",
-                port.place()
-            );
-            // One sample does not say when: it may have been long ago.
-            if count > 0 { tally.warn(line + " since boot") } else { tally.well(line) }
-        }
-        // Words of four bytes.
-        let sent =
-            counter(host, &port, "counters/port_xmit_data").unwrap_or(0).saturating_mul(4) >> 30;
-        for name in ["packet_seq_err", "out_of_sequence"] {
-            let Some(count) = counter(host, &port, &format!("hw_counters/{name}")) else {
-                continue;
-            };
-            let line = format!(
-                "/sys/class/infiniband/{}/hw_counters/{name} = {count} in {sent} GiB sent",
-                port.place()
-            );
-            match count {
-                0 => tally.well(line),
-                _ if count > sent.max(1) => tally.fail(line),
-                _ => tally.warn(line),
-            }
-        }
-    }
-    tally.seen(
-        "no RDMA port has these counters",
-        "nothing was sent twice",
-        "ports that had to send again",
-    )
-}
-
-fn paused(host: &Host) -> Seen {
-    let uptime = host
-        .text("/proc/uptime")
-        .and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok());
-    let mut tally = Tally::default();
-    for name in host.roce_interfaces() {
-        let counters = match host.interface_counters(&name) {
-            Ok(counters) => counters,
-            Err(why) => {
-                tally.unknown(format!("{name}: {why}"));
-                continue;
-            }
-        };
-        for (key, micros) in counters
-            .iter()
-            .filter(|(key, _)| key.starts_with("rx_prio") && key.ends_with("_pause_duration"))
-        {
-            #[expect(clippy::cast_precision_loss, reason = "a share, not a count")]
-            let share = uptime.filter(|up| *up > 1.0).map(|up| *micros as f64 / 1e6 / up);
-            let Some(share) = share else { continue };
-            let line = format!(
-                "ethtool -S {name}: {key} = {micros} us, {:.2} % of the time since boot",
-                share * 100.0
-            );
-            if share > 0.1 {
-                tally.fail(line);
-            } else if share > 0.01 {
-                tally.warn(line);
-            } else {
-                tally.well(line);
-            }
-        }
-    }
-    tally.seen(
-        "no RoCE interface counts pauses",
-        "the lossless priority was rarely paused",
-        "priorities that were paused",
-    )
-}
-
-fn global_pause(host: &Host) -> Seen {
-    let mut tally = Tally::default();
-    for name in host.roce_interfaces() {
-        match host.interface_counters(&name) {
-            Ok(counters) => {
-                let Some(count) = counters.get("rx_pause_ctrl_phy") else { continue };
-                // Pauses of one priority are counted here, too.
-                let of_priority: u64 = counters
-                    .iter()
-                    .filter(|(key, _)| key.starts_with("rx_prio") && key.ends_with("_pause"))
-                    .map(|(_, count)| *count)
-                    .fold(0, u64::saturating_add);
-                let line = format!(
-                    "ethtool -S {name}: rx_pause_ctrl_phy = {count}, of priorities {of_priority}"
-                );
-                if *count > of_priority { tally.fail(line) } else { tally.well(line) }
-            }
-            Err(why) => tally.unknown(format!("{name}: {why}")),
-        }
-    }
-    tally.seen(
-        "no RoCE interface counts pauses",
-        "no link-wide pauses came in",
-        "interfaces that were paused as a whole",
-    )
-}
-
-fn drops(host: &Host) -> Seen {
-    let mut tally = Tally::default();
-    for nic in host.nics().into_iter().filter(|nic| nic.is_up()) {
-        let counters = host.interface_counters(&nic.name).unwrap_or_default();
-        let statistic = |name: &str| {
-            host.number(&format!("/sys/class/net/{}/statistics/{name}", nic.name))
-                .map(i64::unsigned_abs)
-        };
-        let packets = statistic("rx_packets").unwrap_or(0);
-        let mut bad = Vec::new();
-        let mut sum = 0_u64;
-        for key in ["rx_discards_phy", "tx_discards_phy", "rx_out_of_buffer", "rx_crc_errors_phy"] {
-            if let Some(count) = counters.get(key).filter(|count| **count > 0) {
-                bad.push(format!("{key} = {count}"));
-                sum = sum.saturating_add(*count);
-            }
-        }
-        if let Some(count) = statistic("rx_crc_errors").filter(|count| *count > 0) {
-            bad.push(format!("rx_crc_errors = {count}"));
-            sum = sum.saturating_add(count);
-        }
-        let line = format!(
-            "{}: {}, of {packets} packets",
-            nic.name,
-            if bad.is_empty() { "none".to_owned() } else { bad.join(", ") }
-        );
-        match sum {
-            0 => tally.well(line),
-            _ if sum > packets / 1_000_000 => tally.fail(line),
-            _ => tally.warn(line),
-        }
-    }
-    tally.seen(
-        "no network device",
-        "interfaces dropped nothing",
-        "interfaces that dropped or received broken packets",
-    )
-}

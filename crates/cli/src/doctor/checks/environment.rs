@@ -4,6 +4,10 @@ use ringway_plan::topology::hca::HcaFilter;
 
 use super::{Check, Seen, Tally};
 use crate::doctor::host::Host;
+use crate::env::catalogue::parse_whole;
+
+mod libraries;
+mod topology;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -67,6 +71,16 @@ pub(super) const CHECKS: &[Check] = &[
         look: timeouts,
     },
     Check {
+        id: "env-07",
+        group: "environment",
+        about: "NCCL_CROSS_NIC fits rails that are networks of their own",
+        reads: "NCCL_CROSS_NIC, /proc/net/route",
+        cost: "traffic between rails crosses the spine; where rails are not joined it times out (nccl#1933)",
+        fix: "NCCL_CROSS_NIC=0, or unset it",
+        root: false,
+        look: cross_nic,
+    },
+    Check {
         id: "env-08",
         group: "environment",
         about: "debug output is not left on",
@@ -77,14 +91,34 @@ pub(super) const CHECKS: &[Check] = &[
         look: debug,
     },
     Check {
+        id: "env-10",
+        group: "environment",
+        about: "one RDMA library is in reach, with providers that fit it",
+        reads: "libibverbs.so.1, libmlx5.so.1 and libefa.so.1 in LD_LIBRARY_PATH and the system's folders",
+        cost: "the plugin does not load (IBVERBS_PRIVATE_34 not found) and NCCL falls back to TCP: 25 to 5 GB/s",
+        fix: "take the other folder out of LD_LIBRARY_PATH, or install one rdma-core",
+        root: false,
+        look: libraries::versions,
+    },
+    Check {
+        id: "job-04",
+        group: "environment",
+        about: "PyTorch's flight recorder keeps what it should dump",
+        reads: "TORCH_FR_BUFFER_SIZE, TORCH_NCCL_TRACE_BUFFER_SIZE, TORCH_NCCL_DUMP_ON_TIMEOUT",
+        cost: "after a hang nothing says which rank did not come",
+        fix: "TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1",
+        root: false,
+        look: flight_recorder,
+    },
+    Check {
         id: "num-05",
         group: "environment",
-        about: "NCCL_TOPO_FILE is not set blindly",
-        reads: "NCCL_TOPO_FILE",
+        about: "NCCL_TOPO_FILE is this machine's, and is needed",
+        reads: "NCCL_TOPO_FILE and the file it names, /sys/bus/pci/devices",
         cost: "a file of another machine is taken without a word: 178 to 28 GB/s with 13 of 24 NVLinks",
         fix: "unset NCCL_TOPO_FILE on bare metal; in a cloud's machine use the vendor's file of this type",
         root: false,
-        look: topology_file,
+        look: topology::file,
     },
 ];
 
@@ -231,11 +265,11 @@ fn timeouts(host: &Host) -> Seen {
     let mut tally = Tally::default();
     for (name, value) in set(host, &["NCCL_IB_TIMEOUT", "NCCL_IB_RETRY_CNT"]) {
         let line = format!("{name}={value}");
-        match (name, value.parse::<u32>()) {
-            (_, Err(_)) => tally.fail(format!("{line} is no number")),
-            ("NCCL_IB_TIMEOUT", Ok(0..14)) => tally.fail(line),
-            ("NCCL_IB_TIMEOUT", Ok(14..20)) => tally.warn(line),
-            ("NCCL_IB_RETRY_CNT", Ok(0..7)) => tally.warn(line),
+        match (name, parse_whole(value)) {
+            (_, None) => tally.fail(format!("{line} is no number")),
+            ("NCCL_IB_TIMEOUT", Some(i64::MIN..14)) => tally.fail(line),
+            ("NCCL_IB_TIMEOUT", Some(14..20)) => tally.warn(line),
+            ("NCCL_IB_RETRY_CNT", Some(i64::MIN..7)) => tally.warn(line),
             _ => tally.well(line),
         }
     }
@@ -261,20 +295,51 @@ fn debug(host: &Host) -> Seen {
     }
 }
 
-fn topology_file(host: &Host) -> Seen {
-    let Some(path) = host.variable("NCCL_TOPO_FILE") else {
-        return Seen::absent("NCCL_TOPO_FILE is not set");
+fn cross_nic(host: &Host) -> Seen {
+    let Some(value) = host.variable("NCCL_CROSS_NIC") else {
+        return Seen::absent("NCCL_CROSS_NIC is not set");
     };
-    let evidence = format!("NCCL_TOPO_FILE={path}");
-    if host.root().is_live() && !host.root().exists(path) {
-        return Seen::fail("the file NCCL_TOPO_FILE names is not there", evidence);
+    let rails = host.roce_interfaces();
+    let subnets = host.subnets();
+    let of = |rail: &String| subnets.iter().find(|(_, names)| names.contains(rail));
+    let networks: Vec<&String> = rails.iter().filter_map(|rail| Some(of(rail)?.0)).collect();
+    let apart: std::collections::BTreeSet<&String> = networks.iter().copied().collect();
+    if networks.len() < 2 {
+        return Seen::absent("fewer than two rails whose networks are known");
     }
-    if host.is_virtual() {
-        Seen::well("NCCL_TOPO_FILE is set in a virtual machine", evidence)
-    } else {
+    let evidence =
+        format!("NCCL_CROSS_NIC={value}; {} rails in {} networks", networks.len(), apart.len());
+    if parse_whole(value) == Some(1) && apart.len() == networks.len() {
         Seen::warn(
-            "NCCL_TOPO_FILE is set on bare metal, where NCCL sees the topology itself",
+            "NCCL_CROSS_NIC=1 sends from rail to rail, and each is a network of its own",
             evidence,
         )
+    } else {
+        Seen::well("NCCL_CROSS_NIC fits the rails", evidence)
+    }
+}
+
+/// Whether it should be on nothing here can know: many jobs are not PyTorch's. What is set must fit together.
+fn flight_recorder(host: &Host) -> Seen {
+    let names =
+        ["TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DUMP_ON_TIMEOUT"];
+    let pairs = set(host, &names);
+    if pairs.is_empty() {
+        return Seen::absent("none of its variables is set");
+    }
+    let keeps = pairs.iter().any(|(name, value)| {
+        name.ends_with("BUFFER_SIZE") && value.parse::<u64>().is_ok_and(|entries| entries > 0)
+    });
+    let value = host.variable("TORCH_NCCL_DUMP_ON_TIMEOUT").unwrap_or_default();
+    let dumps = ["1", "y", "yes", "t", "true"].contains(&value.to_ascii_lowercase().as_str());
+    match (keeps, dumps) {
+        (true, true) => Seen::well("the flight recorder keeps and dumps", shown(&pairs)),
+        (true, false) => {
+            Seen::warn("the flight recorder keeps calls, and nothing dumps them", shown(&pairs))
+        }
+        (false, true) => {
+            Seen::warn("the flight recorder is to dump, and keeps nothing", shown(&pairs))
+        }
+        (false, false) => Seen::warn("the flight recorder is switched off", shown(&pairs)),
     }
 }

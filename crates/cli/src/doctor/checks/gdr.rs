@@ -1,7 +1,7 @@
 //! GPUDirect: whether NICs read and write GPU memory by themselves.
 
-use ringway::topo::{GpuMaker, PciDevice};
-use ringway_plan::topology::matrix::{Cell, Matrix};
+use ringway::topo::{GpuDevice, GpuMaker, PciDevice};
+use ringway_plan::topology::matrix::{self, Cell, Matrix};
 
 use super::{Check, Seen, Tally};
 use crate::doctor::host::{Host, is_virtual_function};
@@ -66,6 +66,16 @@ pub(super) const CHECKS: &[Check] = &[
         fix: "install amdgpu-dkms with OFED, or a kernel with dma-buf (5.12 or later)",
         root: false,
         look: amd_peer_memory,
+    },
+    Check {
+        id: "amd-02",
+        group: "gpudirect",
+        about: "AMD GPUs reach each other over XGMI",
+        reads: "/sys/class/kfd/kfd/topology, rocm-smi --showtopo",
+        cost: "a pair over PCIe: 64 become about 25 GB/s, and the ring goes at the pace of its slowest link",
+        fix: "amd-smi xgmi; reset the GPUs; return the board if a link stays away",
+        root: false,
+        look: amd_links,
     },
     Check {
         id: "amd-03",
@@ -209,6 +219,51 @@ fn amd_peer_memory(host: &Host) -> Seen {
         Seen::unknown("could not look whether NICs reach GPU memory", why)
     } else {
         Seen::fail("NICs cannot reach GPU memory", format!("{path} is not there, kernel {kernel}"))
+    }
+}
+
+/// From what rocm-smi printed, or from the driver's own tree.
+fn amd_links(host: &Host) -> Seen {
+    let none = "no AMD GPUs with XGMI";
+    let bad = "AMD GPUs without XGMI to all others";
+    let good = "AMD GPUs reach each other over XGMI";
+    let mut tally = Tally::default();
+    if let Ok(text) = host.output("rocm-smi-showtopo")
+        && let Ok(matrix) = matrix::read_rocm_smi(&text)
+        && matrix.rows.iter().any(|row| row.cells.contains(&Cell::Xgmi))
+    {
+        for (at, row) in matrix.gpus() {
+            let over_pcie = matrix.gpus().filter(|(other, _)| {
+                *other != at && row.cells.get(*other).is_some_and(|cell| *cell == Cell::Pcie)
+            });
+            let names: Vec<&str> = over_pcie.map(|(_, other)| other.name.as_str()).collect();
+            link_line(&mut tally, &format!("rocm-smi --showtopo: {}", row.name), &names);
+        }
+        return tally.seen(none, good, bad);
+    }
+    // MI300 and later are joined each to each; of older ones only some pairs are.
+    let is_meshed = |gpu: &&GpuDevice| {
+        gpu.gcn.as_deref().is_some_and(|gcn| gcn.starts_with("gfx94") || gcn.starts_with("gfx95"))
+    };
+    let gpus: Vec<&GpuDevice> = host.machine().gpus.iter().filter(is_meshed).collect();
+    if gpus.iter().all(|gpu| gpu.links.is_empty()) {
+        return Seen::absent(none);
+    }
+    for gpu in &gpus {
+        let has = |other: &GpuDevice| gpu.links.iter().any(|link| link.to == Some(other.bus));
+        let missing = gpus.iter().filter(|other| other.bus != gpu.bus && !has(other));
+        let names: Vec<String> = missing.map(|other| other.bus.to_string()).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        link_line(&mut tally, &format!("/sys/class/kfd: {}", gpu.bus), &names);
+    }
+    tally.seen(none, good, bad)
+}
+
+fn link_line(tally: &mut Tally, what: &str, missing: &[&str]) {
+    if missing.is_empty() {
+        tally.well(format!("{what}: XGMI to all others"));
+    } else {
+        tally.fail(format!("{what}: no XGMI to {}", missing.join(", ")));
     }
 }
 

@@ -38,6 +38,16 @@ pub(super) const CHECKS: &[Check] = &[
         look: fabric,
     },
     Check {
+        id: "nvl-04",
+        group: "nvlink",
+        about: "the NVLink domain of several machines (IMEX) is up",
+        reads: "nvidia-imex-ctl -N, /dev/nvidia-caps-imex-channels, nvidia-smi -q (Fabric)",
+        cost: "memory is not shared between machines: 900 GB/s over NVLink become 50 over the NIC, or CUDA error 800",
+        fix: "the same /etc/nvidia-imex/nodes_config.cfg and version on all; systemctl restart nvidia-imex; give the job a channel",
+        root: false,
+        look: domain,
+    },
+    Check {
         id: "nvl-05",
         group: "nvlink",
         about: "GPUs reach each other over NVLink",
@@ -83,16 +93,22 @@ fn errors(host: &Host) -> Seen {
         return Seen::absent("GPUs without NVLink");
     }
     let mut tally = Tally::default();
+    let mut rate = false;
     for (gpu, name, count) in super::super::host::link_errors(&text) {
         if !is_error(&name) {
             continue;
         }
-        let verdict = if name.contains("Replay") { Verdict::Warn } else { Verdict::Fail };
-        tally.add(verdict, format!("{gpu}: {name} = {count}"));
+        let count = host.count(&format!("nvlink {gpu} {name}"), count);
+        rate |= count.is_rate();
+        if count.value > 0 {
+            let verdict = if name.contains("Replay") { Verdict::Warn } else { Verdict::Fail };
+            tally.add(verdict, format!("{gpu}: {name} = {count}"));
+        }
     }
     let seen = tally.seen("", "", "NVLinks report errors");
     if seen.verdict.is_none() {
-        Seen::well("NVLinks report no errors", "nvidia-smi nvlink -e: all counters are 0")
+        let how = if rate { "no counter grew" } else { "all counters are 0" };
+        Seen::well("NVLinks report no errors", format!("nvidia-smi nvlink -e: {how}"))
     } else {
         seen
     }
@@ -141,6 +157,66 @@ fn fabric(host: &Host) -> Seen {
             Seen::warn(format!("{good} now, and its log has errors of before"), line)
         }
         _ => seen.and(line),
+    }
+}
+
+fn domain(host: &Host) -> Seen {
+    let gpus = host.smi().map(|smi| smi.gpus.as_slice()).unwrap_or_default();
+    let is_domain = |uuid: &str| uuid.bytes().any(|byte| byte.is_ascii_hexdigit() && byte != b'0');
+    let of_domain: Vec<_> =
+        gpus.iter().filter(|gpu| gpu.get("Fabric/ClusterUUID").is_some_and(is_domain)).collect();
+    let told = host.output("nvidia-imex-ctl");
+    // The program may be there, and its daemon not wanted.
+    let is_told = told.as_ref().is_ok_and(|text| text.contains("Domain State:"));
+    if of_domain.is_empty() && !is_told {
+        return Seen::absent("no NVLink beyond this machine");
+    }
+    let mut tally = Tally::default();
+    let cliques: std::collections::BTreeSet<&str> =
+        of_domain.iter().filter_map(|gpu| gpu.get("Fabric/CliqueId")).collect();
+    let line =
+        format!("nvidia-smi -q: Fabric CliqueId {}", Vec::from_iter(cliques.clone()).join(", "));
+    if cliques.len() > 1 {
+        tally.fail(line);
+    } else if !cliques.is_empty() {
+        tally.well(line);
+    }
+    match &told {
+        Ok(text) => daemon(text, &mut tally),
+        Err(why) => tally.unknown(why.as_str()),
+    }
+    let folder = "/dev/nvidia-caps-imex-channels";
+    let channels = host.list(folder);
+    let closed =
+        channels.iter().find(|name| host.fact(&format!("usable {name}")).as_deref() == Some("no"));
+    match (channels.first(), closed) {
+        (_, Some(name)) => tally.fail(format!("{folder}/{name} may not be opened by this user")),
+        (Some(name), None) => tally.well(format!("{folder}/{name} is there")),
+        // Without a word of the daemon it may be a machine that needs none.
+        (None, None) if host.facts().is_empty() || !is_told => {
+            tally.unknown(format!("{folder} holds no channel"));
+        }
+        (None, None) => tally.fail(format!("{folder} holds no channel")),
+    }
+    tally.seen(
+        "no NVLink beyond this machine",
+        "the NVLink domain is up",
+        "parts of the NVLink domain are not up",
+    )
+}
+
+/// What the daemon says of the domain and its machines.
+fn daemon(text: &str, tally: &mut Tally) {
+    let state =
+        text.lines().find_map(|line| line.trim().strip_prefix("Domain State:")).map(str::trim);
+    match state {
+        Some("UP") => tally.well("nvidia-imex-ctl -N: Domain State: UP"),
+        Some(state) => tally.fail(format!("nvidia-imex-ctl -N: Domain State: {state}")),
+        None => tally.unknown("nvidia-imex-ctl -N: no Domain State"),
+    }
+    let node = |line: &str| line.trim().starts_with("Node #").then(|| line.trim().to_owned());
+    for line in text.lines().filter_map(node).filter(|line| !line.contains("- READY")).take(64) {
+        tally.fail(format!("nvidia-imex-ctl -N: {line}"));
     }
 }
 

@@ -290,15 +290,19 @@ fn errors(host: &Host) -> Seen {
     for address in addresses {
         let total = |kind: &str, mark: &str| {
             let text = host.pci_text(address, &format!("aer_dev_{kind}"))?;
-            text.lines().find_map(|line| line.strip_prefix(mark)?.trim().parse::<u64>().ok())
+            let total = text
+                .lines()
+                .find_map(|line| line.strip_prefix(mark)?.trim().parse::<u64>().ok())?;
+            Some(host.count(&format!("{address}/aer_dev_{kind}"), total))
         };
         let Some(correctable) = total("correctable", "TOTAL_ERR_COR") else { continue };
-        let nonfatal = total("nonfatal", "TOTAL_ERR_NONFATAL").unwrap_or(0);
-        let fatal = total("fatal", "TOTAL_ERR_FATAL").unwrap_or(0);
+        let nonfatal = total("nonfatal", "TOTAL_ERR_NONFATAL").map_or(0, |count| count.value);
+        let fatal = total("fatal", "TOTAL_ERR_FATAL").map_or(0, |count| count.value);
+        let (span, correctable) = (correctable.span(), correctable.value);
         let line = format!(
-            "{DEVICES}/{address}/aer_dev_*: {correctable} correctable, {nonfatal} non-fatal, {fatal} fatal since boot"
+            "{DEVICES}/{address}/aer_dev_*: {correctable} correctable, {nonfatal} non-fatal, {fatal} fatal {span}"
         );
-        if nonfatal + fatal > 0 {
+        if nonfatal > 0 || fatal > 0 {
             tally.fail(line);
         } else if correctable > 0 {
             tally.warn(line);

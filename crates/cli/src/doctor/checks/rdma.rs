@@ -6,7 +6,9 @@ use ringway::topo::PciDevice;
 use ringway_plan::topology::bus::BusId;
 
 use super::{Check, Seen, Tally};
-use crate::doctor::host::{Host, Port, Which, board, is_virtual_function, link_gigabytes};
+use crate::doctor::host::{
+    BitErrors, Host, Port, Which, board, is_virtual_function, link_gigabytes,
+};
 
 const CLASS: &str = "/sys/class/infiniband";
 
@@ -92,6 +94,16 @@ pub(super) const CHECKS: &[Check] = &[
         look: flaps,
     },
     Check {
+        id: "ibl-09",
+        group: "rdma",
+        about: "links get few bits wrong",
+        reads: "mlxlink -d DEVICE -c",
+        cost: "above 1e-7 correction fails now and then: packets are lost and sent again, then the link goes down",
+        fix: "clean or exchange the optic; update the transceiver's firmware; mlxlink -d DEVICE -m",
+        root: true,
+        look: bit_errors,
+    },
+    Check {
         id: "ibl-10",
         group: "rdma",
         about: "PCIe carries what the port does",
@@ -170,6 +182,52 @@ fn physical(host: &Host) -> Seen {
         "active ports have a physical link",
         "ports whose physical link is not up",
     )
+}
+
+fn bit_errors(host: &Host) -> Seen {
+    let mut tally = Tally::default();
+    let mut why = None;
+    for hca in host.hcas() {
+        let of_its_own = hca.bus.and_then(|bus| host.pci_at(bus));
+        if !hca.name.starts_with("mlx5_")
+            || of_its_own.is_some_and(is_virtual_function)
+            || !hca.ports.iter().any(|port| port.is_active())
+        {
+            continue;
+        }
+        let found = match host.output(&format!("mlxlink-{}", hca.name)) {
+            Ok(text) => BitErrors::parse(&text),
+            Err(error) => {
+                why = Some(error);
+                continue;
+            }
+        };
+        let Some(BitErrors { raw, effective }) = found else { continue };
+        let shown =
+            |rate: Option<f64>| rate.map_or_else(|| "?".to_owned(), |rate| format!("{rate:.0e}"));
+        let line = format!(
+            "mlxlink -d {} -c: raw {}, effective {}",
+            hca.name,
+            shown(raw),
+            shown(effective)
+        );
+        let (raw, effective) = (raw.unwrap_or(0.0), effective.unwrap_or(0.0));
+        if raw > 1e-7 || effective > 1e-12 {
+            tally.fail(line);
+        } else if raw > 1e-8 || effective > 1e-14 {
+            tally.warn(line);
+        } else {
+            tally.well(line);
+        }
+    }
+    let good = "links get few bits wrong";
+    let seen = tally.seen("no port tells of bit errors", good, "links that get many bits wrong");
+    match why {
+        Some(why) if seen.verdict.is_none() => {
+            Seen::unknown(format!("could not look whether {good}"), why)
+        }
+        _ => seen,
+    }
 }
 
 fn rate(host: &Host) -> Seen {

@@ -1,9 +1,10 @@
 //! RoCE: addresses, packet sizes, lossless priorities.
 
-use ringway::topo::{Gid, GidKind};
-
 use super::{Check, Seen, Tally};
 use crate::doctor::host::{Host, Qos};
+
+mod address;
+mod spread;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -14,7 +15,7 @@ pub(super) const CHECKS: &[Check] = &[
         cost: "with a wrong address connections end in error 12 after about 30 s (nccl#426)",
         fix: "give the interface an IP address; cma_roce_mode -d DEVICE -m 2",
         root: false,
-        look: addresses,
+        look: address::addresses,
     },
     Check {
         id: "roc-02",
@@ -24,7 +25,17 @@ pub(super) const CHECKS: &[Check] = &[
         cost: "index 0 is a link-local v1 address: nothing beyond the first router is reached",
         fix: "unset NCCL_IB_GID_INDEX (NCCL 2.21 and later choose well)",
         root: false,
-        look: address_index,
+        look: address::address_index,
+    },
+    Check {
+        id: "roc-04",
+        group: "roce",
+        about: "NCCL finds the address of a fabric that speaks IPv6 only",
+        reads: "NCCL_IB_ADDR_FAMILY, NCCL_IB_GID_INDEX, /sys/class/infiniband/*/ports/*/gids",
+        cost: "NCCL looks for IPv4 and falls back to index 0: every write fails with error 12 (uccl#803)",
+        fix: "NCCL_IB_ADDR_FAMILY=AF_INET6",
+        root: false,
+        look: address::family,
     },
     Check {
         id: "roc-05",
@@ -89,22 +100,32 @@ pub(super) const CHECKS: &[Check] = &[
     Check {
         id: "roc-12",
         group: "roce",
-        about: "rdma_cm makes RoCE v2 connections",
-        reads: "/sys/kernel/config/rdma_cm/*/ports/*/default_roce_mode",
-        cost: "UCX and storage use v1, which no router passes on",
-        fix: "cma_roce_mode -d DEVICE -m 2",
+        about: "rdma_cm makes RoCE v2 connections of a class with flow control",
+        reads: "/sys/kernel/config/rdma_cm/*/ports/*/default_roce_{mode,tos}, mlnx_qos -i",
+        cost: "UCX and storage use v1, which no router passes on, or a queue that drops",
+        fix: "cma_roce_mode -d DEVICE -m 2; cma_roce_tos -d DEVICE -t 106",
         root: true,
         look: connection_manager,
+    },
+    Check {
+        id: "roc-14",
+        group: "roce",
+        about: "rails agree on adaptive routing",
+        reads: "mlxreg --reg_name ROCE_ACCL --get",
+        cost: "a rail on one path beside rails on many: adaptive routing gave 70 % on a RoCE fabric (cluster-readiness-engine#287)",
+        fix: "mlxreg -d DEVICE --reg_name ROCE_ACCL --set adaptive_routing_forced_en=1 where the switches do it, on all rails",
+        root: true,
+        look: spread::adaptive_routing,
     },
     Check {
         id: "roc-15",
         group: "roce",
         about: "bonds spread connections over both ports",
-        reads: "/proc/net/bonding/*, NCCL_IB_QPS_PER_CONNECTION",
+        reads: "/proc/net/bonding/*, /sys/class/infiniband, NCCL_IB_QPS_PER_CONNECTION",
         cost: "one connection uses one port: half of the bonded rate (nccl#1015)",
         fix: "xmit_hash_policy=layer3+4 and NCCL_IB_QPS_PER_CONNECTION=2",
         root: false,
-        look: bonds,
+        look: spread::bonds,
     },
     Check {
         id: "roc-16",
@@ -127,69 +148,6 @@ pub(super) const CHECKS: &[Check] = &[
         look: reverse_path,
     },
 ];
-
-fn is_routable(address: &str) -> bool {
-    !address.starts_with("fe80")
-}
-
-fn addresses(host: &Host) -> Seen {
-    let mut tally = Tally::default();
-    for port in host.roce_ports() {
-        let (gids, name) = (&port.gids, port.name());
-        if gids.iter().all(|gid| gid.kind == GidKind::Unknown) {
-            tally.unknown(format!("{name}: gid_attrs/types is not there"));
-            continue;
-        }
-        let second: Vec<&Gid> = gids.iter().filter(|gid| gid.kind == GidKind::RoceV2).collect();
-        let best = second.iter().find(|gid| is_routable(&gid.gid));
-        match (best, second.first()) {
-            (Some(gid), _) => {
-                tally.well(format!("{name}: gids/{} = {}, {}", gid.index, gid.gid, gid.kind));
-            }
-            (None, Some(gid)) => {
-                tally.warn(format!("{name}: gids/{} = {} only, link-local", gid.index, gid.gid));
-            }
-            (None, None) => {
-                tally.fail(format!("{name}: no address of RoCE v2 among {}", gids.len()));
-            }
-        }
-    }
-    tally.seen(
-        "no RoCE port",
-        "RoCE ports have a routable v2 address",
-        "RoCE ports without a routable v2 address",
-    )
-}
-
-fn address_index(host: &Host) -> Seen {
-    let Some(text) = host.variable("NCCL_IB_GID_INDEX") else {
-        return Seen::absent("NCCL_IB_GID_INDEX is not set");
-    };
-    if text == "-1" || host.roce_ports().is_empty() {
-        return Seen::absent("no RoCE port, or NCCL_IB_GID_INDEX leaves the choice to NCCL");
-    }
-    let Ok(wanted) = text.parse::<usize>() else {
-        return Seen::fail("NCCL_IB_GID_INDEX is no number", format!("NCCL_IB_GID_INDEX = {text}"));
-    };
-    let mut tally = Tally::default();
-    for port in host.roce_ports() {
-        let name = port.name();
-        match port.gids.iter().find(|gid| gid.index == wanted) {
-            Some(Gid { gid, kind: GidKind::RoceV2, .. }) if is_routable(gid) => {
-                tally.warn(format!("{name}: gids/{wanted} = {gid}, RoCE v2; set by hand"));
-            }
-            Some(Gid { gid, kind, .. }) => {
-                tally.fail(format!("{name}: gids/{wanted} = {gid}, {kind}"));
-            }
-            None => tally.fail(format!("{name}: gids/{wanted} is empty")),
-        }
-    }
-    tally.seen(
-        "no RoCE port",
-        "NCCL_IB_GID_INDEX fits",
-        "NCCL_IB_GID_INDEX is set: indices change when addresses do",
-    )
-}
 
 fn packet_size(host: &Host) -> Seen {
     let mut tally = Tally::default();
@@ -254,7 +212,7 @@ fn flow_control(host: &Host) -> Seen {
 }
 
 fn traffic_class(host: &Host) -> Seen {
-    let set = host.variable("NCCL_IB_TC").and_then(|text| text.parse::<u32>().ok());
+    let set = host.whole("NCCL_IB_TC").and_then(|class| u32::try_from(class).ok());
     let mut tally = Tally::default();
     for port in host.roce_ports() {
         let path = format!("/sys/class/infiniband/{}/tc/1/traffic_class", port.device.name);
@@ -333,6 +291,15 @@ fn notification(host: &Host) -> Seen {
     )
 }
 
+/// Priorities with flow control on a device's interface, and the one that a traffic class goes to.
+fn lands(host: &Host, device: &str, class: u32) -> Option<(Vec<usize>, usize)> {
+    let hca = host.hcas().iter().find(|hca| hca.name == device)?;
+    let names = host.interfaces_of(hca);
+    let qos = names.iter().find_map(|name| host.qos(name).ok())?;
+    let on = qos.pfc.clone().filter(|on| !on.is_empty())?;
+    Some((on, qos.priority(class >> 2)))
+}
+
 fn connection_manager(host: &Host) -> Seen {
     let mut tally = Tally::default();
     let folder = "/sys/kernel/config/rdma_cm";
@@ -341,47 +308,26 @@ fn connection_manager(host: &Host) -> Seen {
             let path = format!("{folder}/{hca}/ports/{port}/default_roce_mode");
             let Some(mode) = host.text(&path) else { continue };
             let line = format!("{path} = {mode}");
-            if mode == "RoCE v2" { tally.well(line) } else { tally.warn(line) }
+            if mode == "RoCE v2" {
+                tally.well(line)
+            } else {
+                tally.warn(line)
+            }
+            let place = format!("{folder}/{hca}/ports/{port}/default_roce_tos");
+            // Nothing set leaves it to the device's own class, which roc-09 looks at.
+            let class = host.number(&place).and_then(|class| u32::try_from(class).ok());
+            if let Some(class) = class.filter(|class| *class > 0)
+                && let Some((on, priority)) = lands(host, &hca, class)
+                && !on.contains(&priority)
+            {
+                tally.warn(format!("{place} = {class} is priority {priority}; PFC on {on:?}"));
+            }
         }
     }
     tally.seen(
         "rdma_cm is not configured here",
         "rdma_cm makes RoCE v2 connections",
-        "devices on which rdma_cm makes v1 connections",
-    )
-}
-
-fn bonds(host: &Host) -> Seen {
-    let rails = host.roce_interfaces();
-    let pairs = host.variable("NCCL_IB_QPS_PER_CONNECTION").and_then(|value| value.parse().ok());
-    let pairs: u32 = pairs.unwrap_or(1);
-    let mut tally = Tally::default();
-    for name in host.list("/proc/net/bonding") {
-        let Some(text) = host.text(&format!("/proc/net/bonding/{name}")) else { continue };
-        let field = |key: &str| {
-            text.lines().find_map(|line| line.strip_prefix(key)).map(str::trim).unwrap_or("")
-        };
-        let (mode, hash) = (field("Bonding Mode:"), field("Transmit Hash Policy:"));
-        let slaves = text.lines().filter_map(|line| line.strip_prefix("Slave Interface:"));
-        let slaves: Vec<&str> = slaves.map(str::trim).collect();
-        if !slaves.iter().any(|slave| rails.iter().any(|rail| rail == slave)) {
-            continue;
-        }
-        let slaves = slaves.len();
-        let line = format!(
-            "/proc/net/bonding/{name}: {mode}, hash {hash}, {slaves} ports, {pairs} queue pairs a connection"
-        );
-        let balances = mode.contains("802.3ad") || mode.contains("balance") || mode.contains("xor");
-        let by_flow = hash.starts_with("layer3+4")
-            || hash.starts_with("encap3+4")
-            || hash.starts_with("vlan");
-        let spreads = slaves < 2 || !balances || by_flow || pairs > 1;
-        if spreads { tally.well(line) } else { tally.warn(line) }
-    }
-    tally.seen(
-        "no bond of RoCE interfaces",
-        "bonds spread connections",
-        "bonds that put all connections of a peer on one port",
+        "devices on which rdma_cm makes v1 connections, or of a class without flow control",
     )
 }
 

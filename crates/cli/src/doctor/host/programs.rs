@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
+use super::libraries;
 use crate::doctor::sources::{Each, PROGRAMS};
 
 /// How long one program may take.
@@ -25,17 +26,25 @@ const BYTES: u64 = 16 << 20;
 const SIDE_BY_SIDE: usize = 8;
 
 /// Runs every program of the table and returns what each printed, or why it printed nothing.
-pub(super) fn run_all(interfaces: &[&str]) -> BTreeMap<String, Result<String, String>> {
+pub(super) fn run_all(
+    interfaces: &[&str],
+    adapters: &[&str],
+) -> BTreeMap<String, Result<String, String>> {
     let mut calls: Vec<(String, Vec<&str>)> = Vec::new();
     for program in PROGRAMS {
-        match program.each {
-            Each::Machine => calls.push((program.name.to_owned(), program.call.to_vec())),
-            Each::Interface => calls.extend(interfaces.iter().map(|interface| {
-                let mut call = program.call.to_vec();
-                call.push(interface);
-                (format!("{}-{interface}", program.name), call)
-            })),
-        }
+        let devices = match program.each {
+            Each::Machine => {
+                calls.push((program.name.to_owned(), program.call.to_vec()));
+                continue;
+            }
+            Each::Interface => interfaces,
+            Each::Adapter => adapters,
+        };
+        calls.extend(devices.iter().map(|device| {
+            let mut call = program.call.to_vec();
+            call.push(device);
+            (format!("{}-{device}", program.name), call)
+        }));
     }
     let queue = Mutex::new(calls.into_iter());
     let outputs = Mutex::new(BTreeMap::new());
@@ -153,13 +162,18 @@ pub(super) fn live_facts() -> BTreeMap<String, String> {
         let access = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
         rustix::fs::access(path, access).is_ok()
     };
-    for entry in std::fs::read_dir("/dev/infiniband").into_iter().flatten().flatten().take(4096) {
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with("uverbs") {
-            let word = if usable(&format!("/dev/infiniband/{name}")) { "yes" } else { "no" };
-            facts.insert(format!("usable {name}"), word.to_owned());
+    for (folder, start) in
+        [("/dev/infiniband", "uverbs"), ("/dev/nvidia-caps-imex-channels", "channel")]
+    {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten().take(4096) {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.starts_with(start) {
+                let word = if usable(&format!("{folder}/{name}")) { "yes" } else { "no" };
+                facts.insert(format!("usable {name}"), word.to_owned());
+            }
         }
     }
+    facts.extend(libraries::found(&std::env::var("LD_LIBRARY_PATH").unwrap_or_default()));
     facts
 }
 
@@ -184,7 +198,7 @@ fn container() -> Option<(String, String)> {
 }
 
 /// Whether the root is an overlay of a container's image. Diskless machines have other overlays.
-fn has_image_root(mounts: &str) -> bool {
+pub(super) fn has_image_root(mounts: &str) -> bool {
     let marks = ["containerd", "docker", "containers/storage", "/snapshots/", "crio"];
     mounts.lines().any(|line| {
         line.split_whitespace().nth(4) == Some("/")

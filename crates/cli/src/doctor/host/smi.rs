@@ -90,7 +90,10 @@ impl Smi {
 fn sysfs_address(text: &str) -> String {
     let text = text.trim().to_lowercase();
     match text.split_once(':') {
-        Some((domain, rest)) if domain.len() == 8 => format!("{}:{rest}", &domain[4..]),
+        Some((domain, rest)) if domain.len() == 8 => match domain.get(4..) {
+            Some(short) => format!("{short}:{rest}"),
+            None => text,
+        },
         _ => text,
     }
 }
@@ -114,7 +117,7 @@ pub(crate) fn active_links(text: &str) -> Vec<(String, usize, usize)> {
     found
 }
 
-/// Error counters above zero of `nvlink -e`: GPU, line, number.
+/// Counters of `nvlink -e`: GPU, line, number.
 pub(crate) fn link_errors(text: &str) -> Vec<(String, String, u64)> {
     let mut found = Vec::new();
     let mut gpu = String::new();
@@ -125,7 +128,6 @@ pub(crate) fn link_errors(text: &str) -> Vec<(String, String, u64)> {
         } else if line.starts_with("Link ")
             && let Some((name, value)) = line.rsplit_once(':')
             && let Ok(number) = value.trim().parse::<u64>()
-            && number > 0
         {
             found.push((gpu.clone(), name.trim().to_owned(), number));
         }

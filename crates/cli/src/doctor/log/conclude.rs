@@ -5,6 +5,7 @@
 
 mod facts;
 mod judge;
+mod plan;
 
 use super::super::finding::{Finding, Report, Verdict};
 use super::Seen;
@@ -37,7 +38,7 @@ impl Ranked {
 const ALIKE: usize = 5;
 
 /// All of it.
-pub(crate) fn report(mut seen: Seen, files: &[String], totals: &[Totals]) -> Report {
+pub(crate) fn report(seen: &mut Seen, files: &[String], totals: &[Totals]) -> Report {
     let mut report = Report::new("log");
     let mut found: Vec<Ranked> = Vec::new();
     for (number, sight) in &seen.hits {
@@ -60,11 +61,13 @@ pub(crate) fn report(mut seen: Seen, files: &[String], totals: &[Totals]) -> Rep
         found.push(Ranked::new(rule.order, finding, cause, sight.first()));
     }
     found.extend(judge::devices(&seen.devices, files));
-    found.extend(judge::job(&seen, files));
+    found.extend(judge::job(seen, files));
+    found.extend(plan::few_channels(&seen.job, files));
+    found.extend(plan::no_multicast(&seen.job, files));
     found.extend(judge::settings(&seen.job, files));
     found.extend(expect::judge(&seen.tables, judge::nics(&seen.job), files));
     found.extend(seen.perftest.judge(files));
-    judge::leftovers(&seen, files, &mut found);
+    judge::leftovers(seen, files, &mut found);
     found.sort_by_key(|one| (std::cmp::Reverse(one.finding.verdict), one.order, one.place));
     report.cause = found.first().and_then(|first| cause(first, &found, files));
     let mut alike = std::collections::BTreeMap::<String, usize>::new();
@@ -80,8 +83,8 @@ pub(crate) fn report(mut seen: Seen, files: &[String], totals: &[Totals]) -> Rep
             last.evidence.push(format!("and {} more findings of this kind", count - ALIKE));
         }
     }
-    input(&seen, files, totals, &mut report);
-    facts::write(&seen, totals, &mut report);
+    input(seen, files, totals, &mut report);
+    facts::write(seen, totals, &mut report);
     report
 }
 
@@ -130,6 +133,20 @@ fn input(seen: &Seen, files: &[String], totals: &[Totals], report: &mut Report) 
             )
             .seen(format!("{name}:{line}: the first of them"))
             .fixed_by("if that hides something, cut the file into lines first."),
+        );
+    }
+    for (file, totals) in totals.iter().enumerate().filter(|(_, t)| t.fault.is_some()).take(ALIKE) {
+        let name = files.get(file).map_or("?", String::as_str);
+        let fault = totals.fault.as_deref().unwrap_or_default();
+        report.findings.push(
+            Finding::new(
+                "input",
+                "cut-off",
+                Verdict::Unknown,
+                "a packed file is cut off or broken: what comes after is not known",
+            )
+            .seen(format!("{name}: {fault}; {} lines stand before it", totals.lines))
+            .fixed_by("give the whole file, or the log as it is while the job still writes it."),
         );
     }
     let left_out = seen.job.all_left_out() + seen.devices.left_out + seen.tables.left_out;

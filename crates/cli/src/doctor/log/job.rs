@@ -5,14 +5,13 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::pairs::Pairs;
 use super::sight::{Place, Sight, Tally};
 
 /// Communicators kept apart.
 const COMMS: usize = 4096;
 /// Ranks noted, over all communicators.
 const RANKS: usize = 4 << 20;
-/// Pairs of ranks whose path is kept.
-const PAIRS: usize = 1 << 20;
 /// Pairs of GPUs whose NVLink is kept.
 const NVLINKS: usize = 1 << 16;
 /// Hosts kept by name.
@@ -93,7 +92,7 @@ pub(crate) struct Job {
     pub(crate) comms: BTreeMap<u64, Comm>,
     pub(crate) hosts: BTreeSet<String>,
     pub(crate) paths: BTreeMap<Path, Connections>,
-    pub(crate) pairs: HashMap<(u32, u32), Path>,
+    pub(crate) pairs: Pairs,
     pub(crate) networks: Tally<String>,
     pub(crate) plugins: Tally<String>,
     pub(crate) bootstrap: Tally<String>,
@@ -137,7 +136,7 @@ impl Job {
             comms: BTreeMap::new(),
             hosts: BTreeSet::new(),
             paths: BTreeMap::new(),
-            pairs: HashMap::new(),
+            pairs: Pairs::default(),
             networks: tally(),
             plugins: tally(),
             bootstrap: tally(),
@@ -204,14 +203,6 @@ impl Job {
             } else {
                 self.left_out += 1;
             }
-        }
-    }
-
-    pub(crate) fn pair(&mut self, from: u32, to: u32, path: Path) {
-        if self.pairs.len() < PAIRS || self.pairs.contains_key(&(from, to)) {
-            self.pairs.insert((from, to), path);
-        } else {
-            self.left_out += 1;
         }
     }
 
@@ -291,6 +282,8 @@ impl Job {
             &self.rings,
             &self.other_warnings,
         ];
-        self.left_out + tallies.iter().map(|tally| tally.left_out).sum::<u64>()
+        self.left_out
+            + self.pairs.left_out
+            + tallies.iter().map(|tally| tally.left_out).sum::<u64>()
     }
 }

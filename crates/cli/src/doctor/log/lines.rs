@@ -14,7 +14,7 @@ pub(crate) const LINE_MOST: usize = 32 << 10;
 const BUFFER: usize = 256 << 10;
 
 /// What was read.
-#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Totals {
     pub(crate) bytes: u64,
     pub(crate) lines: u64,
@@ -22,6 +22,8 @@ pub(crate) struct Totals {
     pub(crate) too_long: u64,
     /// The number of the first of them.
     pub(crate) first_too_long: Option<u64>,
+    /// What ended a packed file before its end.
+    pub(crate) fault: Option<String>,
 }
 
 impl Totals {

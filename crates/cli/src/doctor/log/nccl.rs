@@ -11,6 +11,7 @@
 use memchr::memmem;
 
 use super::job::{Comm, Job, Path};
+use super::pairs::Line;
 use super::sight::{Place, shown};
 
 /// A line of NCCL in its parts.
@@ -208,6 +209,9 @@ fn network(job: &mut Job, parts: &Parts<'_>, place: Place, line: &[u8]) {
     }
 }
 
+/// What a line of a channel begins with; its number follows.
+const CHANNEL: &str = "Channel ";
+
 /// `Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0(1)/GDRDMA/Shared`, or the order of a ring.
 fn channel(job: &mut Job, parts: &Parts<'_>, place: Place, line: &[u8]) {
     let message = parts.message;
@@ -251,7 +255,17 @@ fn channel(job: &mut Job, parts: &Parts<'_>, place: Place, line: &[u8]) {
         seen.pxn += u64::from(way.iter().take(24).any(|byte| *byte == b'('));
     }
     if let Some((from, to)) = ends(&message[..via]) {
-        job.pair(from, to, path);
+        let before = &message[..via];
+        let side = if find(before, b"[send]").is_some() {
+            Some(true)
+        } else {
+            find(before, b"[receive]").map(|_| false)
+        };
+        let gdr = side
+            .filter(|_| path.is_net())
+            .map(|is_sender| (is_sender, find(way, b"/GDRDMA").is_some()));
+        let channel = leading(&message[CHANNEL.len().min(message.len())..]).unwrap_or(0);
+        job.pairs.add(Line { from, to, path, channel, gdr });
     }
 }
 

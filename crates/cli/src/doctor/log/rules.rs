@@ -9,6 +9,7 @@
 mod errors;
 mod kernel;
 mod network;
+mod ras;
 mod start;
 
 use std::sync::OnceLock;
@@ -98,7 +99,10 @@ impl Rules {
 
 /// Every rule with its number.
 pub(crate) fn all() -> impl Iterator<Item = (usize, &'static Rule)> {
-    [kernel::RULES, start::RULES, network::RULES, errors::RULES].into_iter().flatten().enumerate()
+    [kernel::RULES, start::RULES, network::RULES, ras::RULES, errors::RULES]
+        .into_iter()
+        .flatten()
+        .enumerate()
 }
 
 #[cfg(test)]

@@ -163,3 +163,13 @@ fn fabric_manager_log_of_a_real_machine() {
     let found = tree.with(|tree| tree.put("/commands/fabricmanager.txt", &text), super::look);
     assert_eq!(verdict(&found, "nvl-03"), Some(wanted));
 }
+
+#[test]
+fn links_of_amd_gpus_of_a_real_machine() {
+    let Some(text) = fixture("rocm_smi_topo/ms-swift-mi308x.txt") else { return };
+    let found = look_at(&[("commands/rocm-smi-showtopo.txt", &text)]);
+    assert_eq!(verdict(&found, "amd-02"), Some(Verdict::Pass));
+    let worn = text.replacen("XGMI", "PCIE", 1);
+    let found = look_at(&[("commands/rocm-smi-showtopo.txt", &worn)]);
+    assert_eq!(verdict(&found, "amd-02"), Some(Verdict::Fail));
+}

@@ -88,6 +88,7 @@ fn what_differs_everywhere_is_not_compared_and_hundreds_are_quick() {
                 denied: Vec::new(),
                 traits,
                 picture: None,
+                moment: one.moment.clone(),
             }
         })
         .collect();

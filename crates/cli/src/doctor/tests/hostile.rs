@@ -5,11 +5,14 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use proptest::prelude::*;
 use ringway::topo::Root;
 
-use super::look;
 use super::tree::{Tree, gpu, nic, pci};
-use crate::doctor::host::Host;
+use super::{look, soup};
+use crate::doctor::checks;
+use crate::doctor::examine::examine;
+use crate::doctor::host::{Earlier, Host};
 
 /// A debug build on a busy machine must still be done by then.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -72,6 +75,76 @@ fn random_bytes_in_every_file_do_no_harm() {
         let found = look(&tree);
         assert!(begin.elapsed() < LIMIT, "seed {seed}: {:?}", begin.elapsed());
         assert!(found.report.json().unwrap().len() < 8 << 20);
+    }
+}
+
+/// Files that hold text of the machine's own making.
+const SPOILED: &[&str] = &[
+    "/commands/dmesg.txt",
+    "/commands/nvidia-smi-q.txt",
+    "/commands/nvidia-smi-nvlink-s.txt",
+    "/commands/nvidia-smi-nvlink-e.txt",
+    "/commands/nvidia-smi-p2p.txt",
+    "/commands/nvidia-smi-topo-m.txt",
+    "/commands/nvidia-imex-ctl.txt",
+    "/commands/rocm-smi-showtopo.txt",
+    "/commands/fabricmanager.txt",
+    "/commands/chronyc.txt",
+    "/commands/timedatectl.txt",
+    "/commands/ringway.txt",
+    "/commands/environment.txt",
+    "/commands/ethtool-S-eth3.txt",
+    "/commands/ethtool-g-eth3.txt",
+    "/commands/ethtool-k-eth3.txt",
+    "/commands/ethtool-l-eth3.txt",
+    "/commands/mlnx_qos-eth3.txt",
+    "/commands/mlxlink-mlx5_3.txt",
+    "/commands/mlxreg-roce-mlx5_3.txt",
+    "/commands/lspci-vvv.txt",
+    "/commands/ibstat.txt",
+    "/commands/perfquery-mlx5_3-1.txt",
+    "/manifest.json",
+    "/etc/hosts",
+    "/etc/nccl.conf",
+    "/proc/cmdline",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/net/route",
+    "/proc/net/bonding/bond0",
+    "/proc/self/limits",
+    "/proc/self/status",
+    "/proc/self/cgroup",
+    "/proc/driver/nvidia/version",
+    "/sys/fs/cgroup/memory.stat",
+    "/sys/fs/cgroup/cpu.stat",
+    "/sys/fs/cgroup/devices/devices.list",
+    "/sys/devices/system/cpu/online",
+    "/sys/devices/system/node/node0/meminfo",
+    "/sys/class/infiniband/mlx5_3/ports/1/rate",
+    "/sys/class/infiniband/mlx5_3/ports/1/gids/1",
+    "/sys/bus/pci/devices/0000:13:00.0/aer_dev_correctable",
+    "/sys/bus/pci/devices/0000:13:00.0/config",
+];
+
+proptest! {
+    #![proptest_config(soup::cases(24))]
+
+    #[test]
+    fn no_text_in_any_file_makes_a_check_panic(
+        texts in prop::collection::vec(soup::text(), 6),
+        from in 0..SPOILED.len(),
+        step in 1..8_usize,
+    ) {
+        // One tree for all cases would keep what the last one spoiled.
+        let mut tree = Tree::healthy();
+        for (number, path) in SPOILED.iter().enumerate().skip(from % step).step_by(step) {
+            tree.put(path, &texts[number % texts.len()]);
+        }
+        let found = look(&tree);
+        prop_assert!(found.report.json().is_ok());
+        let earlier = Earlier { totals: found.moment.totals.clone(), seconds: 10.0 };
+        let host = Host::new(Root::at(tree.folder())).after(earlier);
+        let _again = examine(&host, &checks::all());
     }
 }
 

@@ -3,11 +3,9 @@
 use std::collections::BTreeMap;
 
 use crate::doctor::checks::{Seen, Tally};
+use crate::doctor::codes::{self, Weight};
 use crate::doctor::finding::Verdict;
 use crate::doctor::host::Host;
-
-/// Errors after which a GPU must be reset or exchanged.
-const FATAL: &[u32] = &[48, 62, 64, 74, 79, 95, 109, 119, 120, 136, 140, 143];
 
 pub(super) fn xids(host: &Host) -> Seen {
     if let Some(absent) = super::nvidia(host) {
@@ -18,7 +16,11 @@ pub(super) fn xids(host: &Host) -> Seen {
         Ok(log) => log,
         Err(why) => return Seen::unknown(format!("could not look whether {good}"), why),
     };
-    told(log.xids("Xid"), "Xid", good, "GPUs reported errors", |number, _| FATAL.contains(&number))
+    let is_fatal = |number: u32, line: &str| {
+        let fatal = codes::is_called_fatal(number, line.as_bytes());
+        codes::xid_weight(number, fatal) == Weight::Fails
+    };
+    told(log.xids("Xid"), "Xid", good, "GPUs reported errors", is_fatal)
 }
 
 /// The errors of a log, each number once with how often it came and where first.
@@ -43,9 +45,11 @@ fn told(
     let mut tally = Tally::default();
     for (number, (count, fatal, line)) in numbers {
         let verdict = if fatal { Verdict::Fail } else { Verdict::Warn };
+        let name = codes::known(codes::XIDS, number).filter(|_| word == "Xid");
+        let name = name.map(|meaning| format!(" ({})", meaning.name)).unwrap_or_default();
         tally.add(
             verdict,
-            format!("{word} {number}, {count} lines of dmesg, first: {}", line.trim()),
+            format!("{word} {number}{name}, {count} lines of dmesg, first: {}", line.trim()),
         );
     }
     let mut seen = tally.seen(good, good, bad);

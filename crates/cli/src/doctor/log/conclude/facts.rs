@@ -52,10 +52,7 @@ pub(super) fn write(seen: &Seen, totals: &[Totals], report: &mut Report) {
         report.fact("communicators", format!("{} more", comms.len() - SHOWN));
     }
     for (path, connections) in &job.paths {
-        report.fact(
-            "path",
-            path_text(*path, connections, job.pairs.values().filter(|p| **p == *path).count()),
-        );
+        report.fact("path", path_text(*path, connections, job.pairs.over(*path)));
     }
     if job.nvls_present.count > 0 || job.nvls_absent.count > 0 {
         let (yes, no) = (job.nvls_present.count, job.nvls_absent.count);

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use super::super::super::codes::{self, Meaning, Weight};
 use super::super::super::finding::{Finding, Verdict};
 use super::super::Seen;
 use super::super::curve::expect::Nics;
-use super::super::device::{self, Devices, Errors, Meaning, Weight};
+use super::super::device::{Devices, Errors};
 use super::super::job::{Comm, Job, Path};
 use super::super::sight::{Sight, Tally, at};
 use super::Ranked;
@@ -54,7 +55,7 @@ pub(super) fn devices(devices: &Devices, files: &[String]) -> Vec<Ranked> {
 }
 
 fn completion(status: u32, errors: &Errors, files: &[String]) -> Ranked {
-    let known = device::known(device::STATUSES, status);
+    let known = codes::known(codes::STATUSES, status);
     let name = known.map_or("unknown", |meaning| meaning.name);
     let mut on = Vec::new();
     let list = |names: &BTreeSet<String>| names.iter().cloned().collect::<Vec<_>>().join(", ");
@@ -87,13 +88,8 @@ fn completion(status: u32, errors: &Errors, files: &[String]) -> Ranked {
 }
 
 fn xid_of(xid: u32, errors: &Errors, files: &[String]) -> Ranked {
-    let known: Option<&Meaning> = device::known(device::XIDS_KNOWN, xid);
-    let weight = match known {
-        _ if errors.fatal => Weight::Fails,
-        Some(meaning) => meaning.weight,
-        None if device::GRADED.contains(&xid) => Weight::Warns,
-        None => Weight::Fails,
-    };
+    let known: Option<&Meaning> = codes::known(codes::XIDS, xid);
+    let weight = codes::xid_weight(xid, errors.fatal);
     let buses = errors.names.iter().cloned().collect::<Vec<_>>().join(", ");
     let mut finding = Finding::new(
         "kernel",

@@ -155,6 +155,7 @@ pub(super) const RULES: &[Rule] = &[
         place: In::Any,
         any: &[
             "IBVERBS_PRIVATE_",
+            "version `FABRIC_",
             "Failed to find ncclNetPlugin",
             "NET/OFI Failed to initialize",
             "No eligible providers were found",

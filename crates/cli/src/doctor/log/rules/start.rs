@@ -260,4 +260,17 @@ pub(super) const RULES: &[Rule] = &[
         fix: "echo 0 > /proc/sys/kernel/numa_balancing (sysctl kernel.numa_balancing=0 to keep it).",
         cause: "Automatic NUMA balancing is on.",
     },
+    Rule {
+        id: "cumem-host",
+        group: "start",
+        verdict: Warn,
+        order: 660,
+        place: In::Nccl,
+        any: &["cuMem host allocations do not appear to be working"],
+        and: &[],
+        title: "host memory could not be had through CUDA; NCCL went back to /dev/shm",
+        cost: "works, where /dev/shm is large enough; NCCL 2.24 to 2.26.4 may hang here instead",
+        fix: "docker --cap-add SYS_NICE, or NCCL_CUMEM_HOST_ENABLE=0 to say so at once.",
+        cause: "The container may not place memory on NUMA nodes, which CUDA's host memory needs.",
+    },
 ];

@@ -1,6 +1,6 @@
-//! Faults of GPUs, PCI Express, RDMA and RoCE.
+//! Faults of GPUs and PCI Express.
 
-use super::{Fail, Fault, Warn, gpu, nic, pci, port, set};
+use super::{Fail, Fault, Warn, gpu, nic, pci, set};
 
 const DMESG: &str = "/commands/dmesg.txt";
 const SMI: &str = "/commands/nvidia-smi-q.txt";
@@ -16,6 +16,10 @@ macro_rules! smi {
         |t| t.replace(SMI, &line($level, $name, $old), &line($level, $name, $new))
     };
 }
+
+/// What the daemon of an NVLink domain prints, without its last line.
+const IMEX: &str = "Nodes:\nNode #0   - 172.16.0.1 - READY - Version: 570.10\n\
+                    Node #1   - 172.16.0.2 - READY - Version: 570.10\n";
 
 /// The port of a switch above a GPU.
 const DOWN_PORT: &str = "0000:12:00.0";
@@ -74,7 +78,8 @@ pub(super) const FAULTS: &[Fault] = &[
     ("gpu-mode", Fail, smi!(4, "Compute Mode", "Default", "Prohibited")),
     ("gpu-mode", Warn, smi!(4, "Compute Mode", "Default", "Exclusive_Process")),
     ("gpu-power", Warn, smi!(8, "Current Power Limit", "700.00 W", "500.00 W")),
-    ("gpu-replay", Warn, smi!(8, "Replays Since Reset", "0", "12")),
+    ("gpu-replay", Warn, smi!(8, "Replays Since Reset", "0", "200000")),
+    ("gpu-replay", Warn, smi!(8, "Replay Number Rollovers", "0", "1")),
     ("pci-11", Warn, smi!(8, "Total", "131072 MiB", "256 MiB")),
     ("pci-11", Fail, smi!(8, "Total", "131072 MiB", "64 MiB")),
     ("nvl-01", Fail, |t| {
@@ -100,6 +105,18 @@ pub(super) const FAULTS: &[Fault] = &[
             "/commands/fabricmanager.txt",
             "[Jan 01 2026 00:00:01] [ERROR] [tid 1] link training failed",
         )
+    }),
+    ("nvl-04", Fail, |t| {
+        t.put("/commands/nvidia-imex-ctl.txt", format!("{IMEX}Domain State: DEGRADED"));
+        t.put("/dev/nvidia-caps-imex-channels/channel0", "");
+    }),
+    ("nvl-04", Fail, |t| {
+        let text = IMEX.replace("172.16.0.2 - READY", "172.16.0.2 - UNAVAILABLE");
+        t.put("/commands/nvidia-imex-ctl.txt", text + "Domain State: UP");
+        t.put("/dev/nvidia-caps-imex-channels/channel0", "");
+    }),
+    ("nvl-04", Fail, |t| {
+        t.put("/commands/nvidia-imex-ctl.txt", format!("{IMEX}Domain State: UP"));
     }),
     ("nvl-05", Fail, |t| t.replace("/commands/nvidia-smi-p2p.txt", "OK", "NS")),
     ("gdr-01", Fail, |t| {
@@ -153,6 +170,11 @@ pub(super) const FAULTS: &[Fault] = &[
         t.link(&format!("{place}/driver"), "/sys/bus/pci/drivers/amdgpu");
         t.link("/sys/bus/pci/devices/0000:a1:00.0", place);
     }),
+    ("amd-02", Fail, |t| {
+        let head = "==== Link Type between two GPUs ====\n       GPU0   GPU1   GPU2\n";
+        let rows = "GPU0   0      XGMI   XGMI\nGPU1   XGMI   0      PCIE\nGPU2   XGMI   PCIE   0\n";
+        t.put("/commands/rocm-smi-showtopo.txt", format!("{head}{rows}==== End ===="));
+    }),
     ("amd-03", Warn, |t| {
         t.replace("/proc/cmdline", "iommu=pt ", "");
         t.put("/sys/kernel/mm/memory_peers/amdkfd/version", "1");
@@ -199,115 +221,4 @@ pub(super) const FAULTS: &[Fault] = &[
     }),
     ("pci-driver", Fail, |t| t.remove(&pci(&gpu(3), "driver"))),
     ("pci-driver", Warn, |t| t.link(&pci(&gpu(3), "driver"), "/sys/bus/pci/drivers/vfio-pci")),
-    ("ibl-01", Fail, |t| t.put(&port(3, "state"), "1: DOWN")),
-    ("ibl-01", Warn, |t| t.put(&port(8, "state"), "1: DOWN")),
-    ("ibl-02", Fail, |t| t.put(&port(3, "phys_state"), "6: LinkErrorRecovery")),
-    ("ibl-03", Fail, |t| t.put(&port(3, "rate"), "200 Gb/sec (2X NDR)")),
-    ("ibl-04", Fail, |t| t.put(&port(8, "sm_lid"), "0x0")),
-    ("ibl-05", Warn, |t| t.put("/commands/environment.txt", "NCCL_DEBUG=WARN")),
-    ("ibl-05", Warn, |t| t.put("/commands/environment.txt", "NCCL_IB_HCA=")),
-    ("ibl-05", Warn, |t| t.put("/commands/environment.txt", "NCCL_IB_HCA==mlx5_0,mlx5_8")),
-    ("ibl-06", Fail, |t| t.put("/sys/class/infiniband/mlx5_3/fw_ver", "28.35.2000")),
-    ("ibl-06", Fail, |t| {
-        for index in 4..8 {
-            t.put(&format!("/sys/class/infiniband/mlx5_{index}/fw_ver"), "28.35.2000");
-        }
-    }),
-    ("ibl-07", Fail, |t| t.put("/sys/class/infiniband/mlx5_3/node_guid", "0000:0000:0000:0000")),
-    ("ibl-08", Warn, |t| {
-        for second in 90..93 {
-            t.append(DMESG, &format!("[{second}.0] mlx5_core 0000:14:00.0 eth0: Link down"));
-        }
-    }),
-    ("ibl-08", Warn, |t| t.append(DMESG, "[99.0] mlx5_core 0000:14:00.0 eth0: Link down")),
-    ("ibl-10", Fail, |t| {
-        // A slot of the fourth generation, all the way up.
-        for address in ["0000:01:00.0", "0000:00:01.0"] {
-            for which in ["current", "max"] {
-                t.put(&pci(address, &format!("{which}_link_speed")), "8.0 GT/s PCIe");
-            }
-        }
-    }),
-    ("rdma-driver", Fail, |t| {
-        // A ninth NIC, with its driver and no RDMA device.
-        let place = "/sys/devices/pci0000:00/0000:00:02.0";
-        for (file, value) in
-            [("class", "0x020000"), ("vendor", "0x15b3"), ("device", "0x1021"), ("numa_node", "0")]
-        {
-            t.put(&format!("{place}/{file}"), value);
-        }
-        t.link(&format!("{place}/driver"), "/sys/bus/pci/drivers/mlx5_core");
-        t.link("/sys/bus/pci/devices/0000:00:02.0", place);
-    }),
-    ("rdma-modules", Fail, |t| t.remove("/sys/module/ib_uverbs")),
-    ("roc-01", Fail, |t| t.put(&port(3, "gid_attrs/types/1"), "IB/RoCE v1")),
-    ("roc-01", Warn, |t| t.put(&port(3, "gids/1"), "fe80:0000:0000:0000:a088:c2ff:fead:ea03")),
-    ("roc-02", Fail, |t| set(t, "NCCL_IB_GID_INDEX=0")),
-    ("roc-02", Warn, |t| set(t, "NCCL_IB_GID_INDEX=1")),
-    ("roc-05", Warn, |t| t.put("/sys/class/net/eth3/mtu", 1500)),
-    ("roc-07", Fail, |t| {
-        t.replace(
-            "/commands/mlnx_qos-eth3.txt",
-            "Priority trust state: dscp",
-            "Priority trust state: pcp",
-        );
-    }),
-    ("roc-08", Warn, |t| {
-        t.replace(
-            "/commands/mlnx_qos-eth3.txt",
-            "enabled     0   0   0   1   0",
-            "enabled     0   0   0   1   1",
-        )
-    }),
-    ("roc-08", Fail, |t| {
-        t.replace(
-            "/commands/mlnx_qos-eth3.txt",
-            "enabled     0   0   0   1   0",
-            "enabled     0   0   0   0   0",
-        )
-    }),
-    ("roc-09", Fail, |t| {
-        t.put("/sys/class/infiniband/mlx5_3/tc/1/traffic_class", "Global tclass=0")
-    }),
-    ("roc-09", Warn, |t| t.remove("/sys/class/infiniband/mlx5_3/tc")),
-    ("roc-10", Warn, |t| t.put("/sys/class/net/eth3/ecn/roce_rp/enable/3", 0)),
-    ("roc-10", Fail, |t| {
-        t.put("/sys/class/net/eth3/ecn/roce_rp/enable/3", 0);
-        t.put("/sys/class/net/eth3/ecn/roce_np/enable/3", 0);
-    }),
-    ("roc-11", Warn, |t| t.put("/sys/class/net/eth3/ecn/roce_np/cnp_dscp", 26)),
-    ("roc-12", Warn, |t| {
-        t.put("/sys/kernel/config/rdma_cm/mlx5_3/ports/1/default_roce_mode", "IB/RoCE v1")
-    }),
-    ("roc-15", Warn, |t| t.replace("/proc/net/bonding/bond0", "layer3+4 (1)", "layer2 (0)")),
-    ("roc-16", Fail, |t| t.put("/proc/sys/net/ipv4/conf/all/arp_ignore", 0)),
-    ("net-rp-filter", Fail, |t| t.put("/proc/sys/net/ipv4/conf/all/rp_filter", 1)),
-    ("ctr-01", Fail, |t| t.put(&port(3, "counters/symbol_error"), 11)),
-    ("ctr-01", Warn, |t| t.put(&port(3, "counters/symbol_error"), 3)),
-    ("ctr-02", Warn, |t| t.put(&port(3, "counters/link_downed"), 255)),
-    ("ctr-03", Fail, |t| t.put(&port(3, "counters/port_rcv_errors"), 14)),
-    ("ctr-04", Warn, |t| t.put(&port(3, "counters/port_xmit_discards"), 5)),
-    ("ctr-05", Fail, |t| t.put(&port(8, "counters/port_xmit_wait"), "230442669431839")),
-    ("ctr-06", Warn, |t| t.put(&port(3, "hw_counters/local_ack_timeout_err"), 2)),
-    ("ctr-06", Warn, |t| t.put(&port(3, "hw_counters/out_of_sequence"), 5)),
-    ("ctr-07", Warn, |t| t.put(&port(3, "hw_counters/rnr_nak_retry_err"), 5)),
-    ("ctr-08", Fail, |t| {
-        t.replace(
-            "/commands/ethtool-S-eth3.txt",
-            "rx_prio3_pause_duration: 1000",
-            "rx_prio3_pause_duration: 200000000000",
-        )
-    }),
-    ("ctr-09", Fail, |t| {
-        t.replace(
-            "/commands/ethtool-S-eth3.txt",
-            "rx_pause_ctrl_phy: 10",
-            "rx_pause_ctrl_phy: 4000",
-        )
-    }),
-    ("ctr-10", Fail, |t| t.put(&port(3, "hw_counters/rp_cnp_ignored"), 5)),
-    ("ctr-11", Warn, |t| {
-        t.replace("/commands/ethtool-S-eth3.txt", "rx_discards_phy: 0", "rx_discards_phy: 50")
-    }),
-    ("ctr-11", Fail, |t| t.put("/sys/class/net/eth3/statistics/rx_crc_errors", 1_000_000_000)),
 ];

@@ -12,6 +12,18 @@ fn container(tree: &mut Tree) {
     tree.put("/.dockerenv", "");
 }
 
+/// Memory of a control group of version 1: what is used, and files that need not be kept.
+pub(in crate::doctor::tests) fn old_group(tree: &mut Tree, used: &str, files: &str) {
+    for name in ["memory.max", "memory.current"] {
+        tree.remove(&format!("/sys/fs/cgroup/{name}"));
+    }
+    let folder = "/sys/fs/cgroup/memory";
+    tree.put(&format!("{folder}/memory.limit_in_bytes"), "1099511627776");
+    tree.put(&format!("{folder}/memory.usage_in_bytes"), used);
+    let stat = format!("inactive_file 4096\ntotal_inactive_file {files}");
+    tree.put(&format!("{folder}/memory.stat"), stat);
+}
+
 /// Changes a limit of this process, keeping the columns.
 fn limit(tree: &mut Tree, name: &str, old: &str, new: &str) {
     tree.replace(LIMITS, &format!("{name:<26}{old:<21}"), &format!("{name:<26}{new:<21}"));
@@ -116,6 +128,9 @@ pub(super) const FAULTS: &[Fault] = &[
         t.put("/etc/systemd/system/slurmd.service.d/10-x.conf", "[Service]\nLimitMEMLOCK=8M")
     }),
     ("cg-memory", Warn, |t| t.put("/sys/fs/cgroup/memory.current", "1099511627000")),
+    ("cg-memory", Warn, |t| {
+        old_group(t, "1099511627000", "1073741824");
+    }),
     ("cg-cpu", Warn, |t| t.put("/sys/fs/cgroup/cpu.max", "80000 10000")),
     ("cg-cpu", Warn, |t| t.put("/sys/fs/cgroup/cpu.stat", "usage_usec 5\nnr_throttled 17")),
     ("cg-pids", Warn, |t| t.put("/sys/fs/cgroup/pids.max", 1024)),
@@ -123,6 +138,9 @@ pub(super) const FAULTS: &[Fault] = &[
     ("mem-09", Fail, |t| t.remove("/dev/infiniband/uverbs4")),
     ("mem-09", Fail, |t| {
         t.replace("/commands/ringway.txt", "usable uverbs0 = yes", "usable uverbs0 = no")
+    }),
+    ("mem-09", Fail, |t| {
+        t.put("/sys/fs/cgroup/devices/devices.list", "c 1:3 rwm\nc 195:* rw\nb *:* m");
     }),
     ("mem-10", Warn, |t| t.put("/sys/module/ib_core/parameters/netns_mode", "N")),
     ("box-ptrace", Warn, |t| t.put("/proc/sys/kernel/yama/ptrace_scope", 2)),
@@ -179,7 +197,39 @@ pub(super) const FAULTS: &[Fault] = &[
     }),
     ("env-05", Fail, |t| set(t, "NCCL_PROTO=LL")),
     ("env-05", Warn, |t| set(t, "NCCL_MAX_NCHANNELS=2")),
+    ("env-06", Warn, |t| set(t, "NCCL_IB_TIMEOUT=0x10")),
     ("env-06", Fail, |t| set(t, "NCCL_IB_TIMEOUT=10")),
+    ("env-07", Warn, |t| {
+        set(t, "NCCL_CROSS_NIC=1");
+        let head =
+            "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT";
+        let rail =
+            |i: usize| format!("eth{i}\t00{i:02}000A\t00000000\t0001\t0\t0\t0\t00FFFFFF\t0\t0\t0");
+        let rails: Vec<String> = (0..8).map(rail).collect();
+        t.put("/proc/net/route", format!("{head}\n{}", rails.join("\n")));
+    }),
     ("env-08", Warn, |t| set(t, "NCCL_DEBUG=INFO")),
+    ("env-10", Fail, |t| {
+        let path = "/lib/x86_64-linux-gnu/libmlx5.so.1 IBVERBS_PRIVATE_";
+        t.replace("/commands/ringway.txt", &format!("{path}34"), &format!("{path}25"));
+    }),
+    ("env-10", Warn, |t| {
+        t.append(
+            "/commands/ringway.txt",
+            "library libibverbs.so.1 1 = /opt/rdma-core/lib/libibverbs.so.1 IBVERBS_PRIVATE_25",
+        );
+    }),
+    ("job-04", Warn, |t| set(t, "TORCH_NCCL_DUMP_ON_TIMEOUT=1")),
+    ("job-04", Warn, |t| set(t, "TORCH_FR_BUFFER_SIZE=2000")),
     ("num-05", Warn, |t| set(t, "NCCL_TOPO_FILE=/etc/topo.xml")),
+    ("num-05", Fail, |t| {
+        set(t, "NCCL_TOPO_FILE=/etc/topo.xml");
+        t.put("/etc/topo.xml", "<system version=\"1\"><cpu");
+    }),
+    ("num-05", Fail, |t| {
+        set(t, "NCCL_TOPO_FILE=/etc/topo.xml");
+        let gpus = "<pci busid=\"0000:13:00.0\" class=\"0x030200\"/>\
+                    <pci busid=\"0000:f3:00.0\" class=\"0x030200\"/>";
+        t.put("/etc/topo.xml", format!("<system version=\"1\"><cpu>{gpus}</cpu></system>"));
+    }),
 ];

@@ -8,7 +8,9 @@ pub(super) fn write(tree: &mut Tree) {
     tree.put("/commands/dmesg.txt", "[    0.000000] Linux version 6.8.0-60-generic\n[    9.120000] mlx5_core 0000:14:00.0 eth0: Link up");
     tree.put("/commands/nvidia-smi-q.txt", smi());
     tree.put("/commands/chronyc.txt", "Reference ID    : 0A000001 (10.0.0.1)\nStratum         : 3\nSystem time     : 0.000012345 seconds fast of NTP time");
-    tree.put("/commands/ringway.txt", "shm_bytes = 1082331758592\nshm_free_bytes = 1082331758592\nuid = 1000\nusable uverbs0 = yes");
+    tree.put("/commands/ringway.txt", "shm_bytes = 1082331758592\nshm_free_bytes = 1082331758592\nuid = 1000\nusable uverbs0 = yes\n\
+         library libibverbs.so.1 0 = /lib/x86_64-linux-gnu/libibverbs.so.1 IBVERBS_PRIVATE_34\n\
+         library libmlx5.so.1 0 = /lib/x86_64-linux-gnu/libmlx5.so.1 IBVERBS_PRIVATE_34");
     let hcas: Vec<String> = (0..GPUS).map(|index| format!("mlx5_{index}")).collect();
     tree.put("/commands/environment.txt", "NCCL_IB_HCA==".to_owned() + &hcas.join(","));
     let (mut links, mut errors, mut peers) =
@@ -33,6 +35,19 @@ pub(super) fn write(tree: &mut Tree) {
         let row: Vec<&str> =
             (0..GPUS).map(|other| if other == index { "X" } else { "OK" }).collect();
         let _ = write!(peers, "\n GPU{index}   {}", row.join("   "));
+    }
+    for index in 0..=GPUS {
+        tree.put(
+            &format!("/commands/mlxlink-mlx5_{index}.txt"),
+            "Operational Info\n----------------\nState                              : Active\n\n\
+             Physical Counters and BER Info\n------------------------------\n\
+             Effective Physical BER             : 15E-255\n\
+             Raw Physical BER                   : 2E-10",
+        );
+        tree.put(
+            &format!("/commands/mlxreg-roce-mlx5_{index}.txt"),
+            "Field Name                   | Data\n===\nadaptive_routing_forced_en   | 0x00000001",
+        );
     }
     tree.put("/commands/nvidia-smi-nvlink-s.txt", links.trim_end());
     tree.put("/commands/nvidia-smi-nvlink-e.txt", errors.trim_end());
@@ -96,7 +111,7 @@ fn smi() -> String {
         let groups: [(&str, &[(&str, &str)]); 9] = [
             ("MIG Mode", &[("Current", "Disabled"), ("Pending", "Disabled")]),
             ("GPU Reset Status", &[("Reset Required", "No")]),
-            ("PCI", &[("Replays Since Reset", "0")]),
+            ("PCI", &[("Replays Since Reset", "0"), ("Replay Number Rollovers", "0")]),
             ("Fabric", &[("State", "Completed"), ("Status", "Success")]),
             ("FB Memory Usage", &[("Total", "81559 MiB")]),
             ("BAR1 Memory Usage", &[("Total", "131072 MiB")]),
