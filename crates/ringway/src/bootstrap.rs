@@ -64,7 +64,7 @@ use self::launcher::{Placement, RootHint};
 use self::rails::Rail;
 use self::rendezvous::Enrolment;
 use self::rendezvous::place;
-use self::rendezvous::root::{self, RootOptions};
+use self::rendezvous::root::{self, Dismissal, RootOptions};
 use crate::error::{Error, ErrorKind, Result};
 use crate::os;
 use crate::plan::types::Rank;
@@ -272,6 +272,7 @@ pub fn join(placement: &Placement, options: &Options) -> Result<Session> {
             }
             _ => asked_at.clone(),
         },
+        dismissal: Arc::new(Dismissal::new()?),
     };
     let thread = Joined(Some(root::spawn(listener, options)?));
     let here = || Ok(vec![Target { label: String::new(), address, from: None }]);
@@ -286,6 +287,7 @@ pub fn join_unique_id(id: &UniqueId, rank: Rank, size: u32, options: &Options) -
     let attempt = Attempt::new(rank, size, options)?;
     let (key, communicator) = (id.key(), id.communicator());
     if size == 1 {
+        unique_id::dismiss_root(communicator);
         return Ok(Session::alone(key, communicator, options));
     }
     let door = Door { key: &key, knock: communicator, asked_at: &id.asked_at() };

@@ -5,28 +5,36 @@
 //! in the same order. It can be used from several threads, and several communicators can be used
 //! at once.
 
+mod abort;
 mod choice;
 mod colocation;
 mod connect;
 mod engine;
+mod gpu;
 mod group;
 mod idle;
 mod init;
 mod known;
 mod order;
 mod planning;
+mod queue;
+mod raw;
 mod settings;
+mod shrink;
 mod split;
+mod staged;
 mod tuned;
 mod work;
 
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 #[cfg(all(test, not(loom)))]
 pub(crate) use engine::ScratchUse;
+pub use gpu::DeviceWork;
 pub use group::Group;
+pub use queue::{DeviceQueue, Place};
 pub use work::Work;
 
 use crate::bootstrap::launcher::Placement;
@@ -65,6 +73,11 @@ struct Inner {
     desk: Mutex<Desk>,
     worker: Mutex<work::Worker>,
     splits: AtomicU64,
+    /// Set when the ranks have met on their GPUs.
+    gpu: OnceLock<gpu::Attached>,
+    /// Whether this rank has given the communicator up. Set (release) before the control plane is
+    /// told; calls that begin after that look at it (acquire), as the news may still be on its way.
+    given_up: AtomicBool,
     // Last: the goodbye comes when everything else is gone.
     control: Control,
 }
@@ -110,8 +123,18 @@ impl Communicator {
         Self::start(session, config)
     }
 
+    /// The id of a communicator to be: see [`Communicator::from_unique_id`]. This process serves the
+    /// rendezvous, at the addresses the settings allow.
+    ///
+    /// # Errors
+    /// The settings contradict themselves, or no address is left.
+    pub fn unique_id(config: &Config) -> Result<UniqueId> {
+        config.check()?;
+        UniqueId::generate(&options(config))
+    }
+
     /// Joins as `rank` of `size` the communicator that `id` names. One rank makes the id
-    /// ([`UniqueId::generate`]) and hands it to the others by any means.
+    /// ([`Communicator::unique_id`]) and hands it to the others by any means.
     ///
     /// # Errors
     /// The ranks do not come together in time, or their settings differ.
@@ -134,7 +157,8 @@ impl Communicator {
     }
 
     /// Bytes of memory this rank's handle takes for itself, shared with the ranks of its host: at most
-    /// `RINGWAY_MAX_BYTES`. Plans and what calls need besides is little beside it.
+    /// `RINGWAY_MAX_BYTES`. Plans and what calls need besides is little beside it. Where GPU memory goes by the
+    /// host (see [`Communicator::gpu_path`]) every channel takes as much again, and pinned memory.
     ///
     /// ```
     /// ringway::testing::world(2, |comm| assert!(comm.memory_bytes() <= 16 << 20));
@@ -238,7 +262,7 @@ impl Inner {
     }
 
     fn check_health(&self) -> Result<()> {
-        if !self.control.health().is_raised() {
+        if !self.control.health().is_raised() && !self.given_up.load(Ordering::Acquire) {
             return Ok(());
         }
         let limit = Duration::from_millis(crate::control::AGREEMENT_MS_MAX);

@@ -152,6 +152,14 @@ pub struct Config {
     shm_disable: bool,
     /// `RINGWAY_SINGLE_COPY`: whether ranks of one host read each other's buffers.
     pub single_copy: bool,
+    /// `RINGWAY_GPU`: whether communicators use a GPU where there is one.
+    pub gpu: bool,
+    /// `RINGWAY_GPU_CHANNELS`: communicators that move GPU memory by the host side by side.
+    pub gpu_channels: u32,
+    /// `RINGWAY_CUDA_LIBRARY`.
+    pub cuda_library: Option<PathBuf>,
+    /// `RINGWAY_NVRTC_LIBRARY`.
+    pub nvrtc_library: Option<PathBuf>,
     /// `RINGWAY_SHM_DIR`; see [`Self::shm_dir`].
     shm_dir: Option<PathBuf>,
     /// `NCCL_SOCKET_IFNAME`.
@@ -180,6 +188,8 @@ pub struct Config {
     pub protocols: Option<String>,
     /// `RINGWAY_LEVEL`.
     pub level: Level,
+    /// `NCCL_COMM_BLOCKING`; the program chooses where unset.
+    pub blocking: Option<bool>,
     /// `RINGWAY_TIMEOUT`.
     pub timeout: Duration,
     /// `RINGWAY_INIT_TIMEOUT`.
@@ -232,6 +242,10 @@ impl Default for Config {
             require: Vec::new(),
             shm_disable: false,
             single_copy: true,
+            gpu: true,
+            gpu_channels: 4,
+            cuda_library: None,
+            nvrtc_library: None,
             shm_dir: None,
             interfaces: InterfaceFilter::default(),
             family: None,
@@ -246,6 +260,7 @@ impl Default for Config {
             tuning: TuningChoice::Auto,
             protocols: None,
             level: Level::Run,
+            blocking: None,
             timeout: Duration::from_secs(600),
             init_timeout: Duration::from_secs(60),
             debug: DebugLevel::Warn,

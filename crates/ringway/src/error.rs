@@ -19,6 +19,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 #[repr(u8)]
 pub enum ErrorKind {
+    /// A GPU's driver refused something (`ncclUnhandledCudaError`).
+    Device = 1,
     /// The operating system refused something (`ncclSystemError`).
     System = 2,
     /// A broken invariant inside ringway (`ncclInternalError`).

@@ -5,9 +5,13 @@
 
 #![allow(unsafe_code, reason = "opening a library runs its constructors; symbols are untyped")]
 
+use std::error::Error as _;
+
 use libloading::Library;
 
+pub(crate) mod cuda;
 pub(crate) mod nvml;
+pub(crate) mod nvrtc;
 
 /// Why a library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,7 +36,10 @@ pub(crate) fn open(library: &'static str, names: &[&str]) -> Result<Library, Ffi
         // path; their constructors are what every program that links to them runs at its start.
         match unsafe { Library::new(*name) } {
             Ok(opened) => return Ok(opened),
-            Err(error) => why = error.to_string(),
+            // What the loader says of the file is in the cause.
+            Err(error) => {
+                why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+            }
         }
     }
     Err(FfiError::NoLibrary { library, why })
@@ -61,6 +68,7 @@ mod tests {
     fn a_missing_library_is_an_error_with_its_name() {
         let error = open("no library", &["libringway-has-no-such.so.9"]).unwrap_err();
         assert!(matches!(&error, FfiError::NoLibrary { library: "no library", .. }), "{error}");
+        assert!(error.to_string().contains("libringway-has-no-such.so.9"), "{error}");
     }
 
     #[test]

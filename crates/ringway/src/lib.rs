@@ -19,6 +19,7 @@ mod collective;
 mod communicator;
 pub mod config;
 pub mod control;
+pub mod device;
 pub mod element;
 pub mod error;
 mod executor;
@@ -37,7 +38,7 @@ pub mod tuning;
 
 pub use bootstrap::UniqueId;
 pub use call::Call;
-pub use communicator::{Communicator, Group, Work};
+pub use communicator::{Communicator, DeviceQueue, DeviceWork, Group, Place, Work};
 pub use error::{Error, ErrorKind, Result};
 pub use plan::types::{Collective, DataType, Level, ReduceOp};
 pub use ringway_plan as plan;

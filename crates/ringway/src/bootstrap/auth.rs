@@ -108,6 +108,8 @@ pub enum Purpose {
         /// Which of the pair's parallel connections this is.
         connection: u16,
     },
+    /// Ranks that go on without others meet at the lowest of them; the tag says which ranks.
+    Meet,
 }
 
 /// What a dialer says about itself and what it wants.
@@ -211,6 +213,7 @@ impl HelloFrame {
             Purpose::Join => (1, 0),
             Purpose::Control => (2, 0),
             Purpose::Data { connection } => (3, connection),
+            Purpose::Meet => (4, 0),
         };
         Self {
             magic: MAGIC,
@@ -247,6 +250,7 @@ pub fn decode_hello(bytes: &[u8]) -> Result<(Hello, [u8; 16]), Rejected> {
         (1, 0) => Purpose::Join,
         (2, 0) => Purpose::Control,
         (3, connection) => Purpose::Data { connection },
+        (4, 0) => Purpose::Meet,
         _ => return Err(Rejected::BadMagic),
     };
     if frame.reserved != 0 || frame.reserved_wide != [0; 6] {

@@ -17,7 +17,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use zerocopy::little_endian::{U16, U64};
@@ -27,7 +27,7 @@ use super::Options;
 use super::auth::{Key, digest_of, random_bytes};
 use super::dial::Target;
 use super::interfaces;
-use super::rendezvous::root::{self, RootOptions};
+use super::rendezvous::root::{self, Dismissal, RootOptions};
 use super::socket;
 use crate::error::{Error, Result};
 
@@ -37,8 +37,26 @@ const MAGIC: [u8; 4] = *b"RNGU";
 const VERSION: u16 = 1;
 const ADDRESSES_MAX: usize = 4;
 
-/// The threads that serve the rendezvous of ids made in this process.
-static ROOTS: Mutex<Vec<(u64, JoinHandle<()>)>> = Mutex::new(Vec::new());
+/// The threads that serve the rendezvous of ids made in this process. A process that was forked
+/// finds its parent's here: those are no threads of its own, and left alone.
+static ROOTS: Mutex<Vec<Root>> = Mutex::new(Vec::new());
+
+struct Root {
+    communicator: u64,
+    process: u32,
+    thread: JoinHandle<()>,
+    dismissal: Arc<Dismissal>,
+}
+
+impl Root {
+    fn is_own(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    fn serves(&self, communicator: u64) -> bool {
+        self.communicator == communicator && self.is_own()
+    }
+}
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -107,6 +125,7 @@ impl UniqueId {
         let mut addresses: Vec<IpAddr> = portable.map(|(_, address)| address.ip()).collect();
         addresses.truncate(ADDRESSES_MAX);
         let id = Self::encode(&key, communicator, port, &addresses);
+        let dismissal = Arc::new(Dismissal::new()?);
         let options = RootOptions {
             key,
             knock: communicator,
@@ -114,14 +133,15 @@ impl UniqueId {
             lifetime: options.unique_id_lifetime,
             linger: super::TIMEOUT_MAX,
             asked_at: id.asked_at(),
+            dismissal: Arc::clone(&dismissal),
         };
         let thread = root::spawn(listener, options)?;
         let mut roots = ROOTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        for (_, done) in roots.extract_if(.., |(_, thread)| thread.is_finished()) {
+        for done in roots.extract_if(.., |root| root.is_own() && root.thread.is_finished()) {
             // A root reports its failures to the ranks; a panic was printed by the runtime.
-            let _ = done.join();
+            let _ = done.thread.join();
         }
-        roots.push((communicator, thread));
+        roots.push(Root { communicator, process: std::process::id(), thread, dismissal });
         Ok(id)
     }
 
@@ -217,12 +237,23 @@ impl UniqueId {
 /// Waits for the root's thread, if this process serves it and nobody else has waited.
 pub(crate) fn finish_root(communicator: u64) {
     let mut roots = ROOTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let place = roots.iter().position(|(known, _)| *known == communicator);
-    let thread = place.map(|place| roots.swap_remove(place).1);
+    let place = roots.iter().position(|root| root.serves(communicator));
+    let root = place.map(|place| roots.swap_remove(place));
     drop(roots);
-    if let Some(thread) = thread {
-        let _ = thread.join();
+    if let Some(root) = root {
+        let _ = root.thread.join();
     }
+}
+
+/// Ends the root's thread, if this process serves it and nobody has come: its one rank needs no
+/// meeting.
+pub(crate) fn dismiss_root(communicator: u64) {
+    let roots = ROOTS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let known = roots.iter().find(|root| root.serves(communicator));
+    let Some(dismissal) = known.map(|root| Arc::clone(&root.dismissal)) else { return };
+    drop(roots);
+    dismissal.give();
+    finish_root(communicator);
 }
 
 fn checksum(frame: &IdFrame) -> [u8; 4] {

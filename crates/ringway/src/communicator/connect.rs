@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::engine::{ASK_AFTER, LEFT_AFTER};
 use crate::bootstrap::Session;
-use crate::bootstrap::auth::{self, Key, Purpose};
+use crate::bootstrap::auth::{self, Key, Purpose, SessionKey};
 use crate::bootstrap::gate::Rejections;
 use crate::bootstrap::rails;
 use crate::control::{Acceptor, Health, Report};
@@ -36,7 +36,10 @@ pub(crate) struct Connections {
 #[derive(Debug, Default)]
 pub(crate) struct Arrivals {
     streams: Mutex<HashMap<Rank, Arrived>>,
+    /// Those of ranks that want to go on without others, by rank and tag.
+    meetings: Mutex<HashMap<(Rank, u64), (TcpStream, SessionKey)>>,
     changed: Condvar,
+    met: Condvar,
 }
 
 /// The connections of one peer.
@@ -54,6 +57,28 @@ impl Arrivals {
         arrived.count = usize::try_from(count).unwrap_or(usize::MAX).max(1);
         arrived.streams.insert(number, stream);
         self.changed.notify_all();
+    }
+
+    fn insert_meeting(&self, from: (Rank, u64), connection: (TcpStream, SessionKey)) {
+        self.meetings.lock().unwrap_or_else(PoisonError::into_inner).insert(from, connection);
+        self.met.notify_all();
+    }
+
+    /// Waits until a rank has come to a meeting; nothing when it has not by the deadline.
+    pub(crate) fn take_meeting(
+        &self,
+        from: (Rank, u64),
+        deadline: Instant,
+    ) -> Option<(TcpStream, SessionKey)> {
+        let mut meetings = self.meetings.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(connection) = meetings.remove(&from) {
+                return Some(connection);
+            }
+            let rest = deadline.checked_duration_since(Instant::now())?;
+            let waited = self.met.wait_timeout(meetings, rest);
+            meetings = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     /// Waits until `peer` has opened all its connections.
@@ -125,11 +150,15 @@ impl Door {
         let greet = move || {
             let deadline = Instant::now() + Duration::from_secs(5);
             match auth::accept(&mut stream, &key, deadline) {
-                Ok((hello, _)) if hello.communicator == communicator => {
-                    if let Purpose::Data { connection } = hello.purpose {
+                Ok((hello, key)) if hello.communicator == communicator => match hello.purpose {
+                    Purpose::Data { connection } => {
                         arrivals.insert(hello.from, (connection, hello.tag), stream);
                     }
-                }
+                    Purpose::Meet => {
+                        arrivals.insert_meeting((hello.from, hello.tag), (stream, key));
+                    }
+                    Purpose::Join | Purpose::Control => {}
+                },
                 Ok(_) => {}
                 Err(why) => rejections.count(&why),
             }

@@ -34,9 +34,11 @@ use crate::transport::Area;
 #[derive(Debug)]
 #[must_use = "a group does nothing until it is run"]
 pub struct Group<'a> {
-    communicator: &'a Communicator,
-    requests: Vec<Request>,
-    messages: Vec<MessagePart>,
+    pub(super) communicator: &'a Communicator,
+    pub(super) requests: Vec<Request>,
+    pub(super) messages: Vec<MessagePart>,
+    /// Inputs of calls in place that no plan can do in place.
+    pub(super) copies: Vec<Vec<u8>>,
     buffers: PhantomData<&'a mut [u8]>,
 }
 
@@ -47,6 +49,7 @@ impl Communicator {
             communicator: self,
             requests: Vec::new(),
             messages: Vec::new(),
+            copies: Vec::new(),
             buffers: PhantomData,
         }
     }
@@ -89,7 +92,7 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
-    fn check_peer(&self, peer: Rank) -> Result<()> {
+    pub(super) fn check_peer(&self, peer: Rank) -> Result<()> {
         let size = self.communicator.size();
         if peer < size {
             return Ok(());

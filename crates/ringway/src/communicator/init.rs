@@ -141,8 +141,10 @@ impl Communicator {
             hosts,
             config,
             order: super::order::Order::default(),
+            gpu: std::sync::OnceLock::new(),
             worker: Mutex::default(),
             splits: std::sync::atomic::AtomicU64::new(0),
+            given_up: std::sync::atomic::AtomicBool::new(false),
             control,
         };
         Ok(Self { inner: Arc::new(inner) })

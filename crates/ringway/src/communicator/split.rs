@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::{Communicator, options};
 use crate::bootstrap::auth::Key;
-use crate::bootstrap::{self};
+use crate::bootstrap::{self, UniqueId};
 use crate::error::{Error, Result};
 use crate::plan::types::Rank;
 
@@ -64,6 +64,50 @@ impl Communicator {
     pub fn dup(&self) -> Result<Self> {
         let rank = i32::try_from(self.rank()).unwrap_or(i32::MAX);
         self.split(Some(0), rank)?.ok_or_else(|| Error::internal("a dup without a color"))
+    }
+}
+
+impl Communicator {
+    /// A communicator of these ranks, with the same numbers, and of new ones up to `size`. All ranks
+    /// call it, one of them with an id ([`Communicator::unique_id`]); the new ranks join by the
+    /// same id, `size` and their numbers, with [`Communicator::from_unique_id`].
+    ///
+    /// ```
+    /// use ringway::{Communicator, UniqueId, config::Config};
+    /// let id = Communicator::unique_id(&Config::default())?;
+    /// let newcomer = std::thread::spawn(move || {
+    ///     Communicator::from_unique_id(&id, 2, 3, Config::default()).map(|comm| comm.size())
+    /// });
+    /// ringway::testing::world(2, |comm| {
+    ///     let grown = comm.grow((comm.rank() == 1).then_some(&id), 3).unwrap();
+    ///     assert_eq!((grown.rank(), grown.size()), (comm.rank(), 3));
+    /// });
+    /// assert_eq!(newcomer.join().unwrap()?, 3);
+    /// # Ok::<(), ringway::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As for any collective; no rank or several ranks bring an id; the new ranks do not come in time.
+    pub fn grow(&self, id: Option<&UniqueId>, size: u32) -> Result<Self> {
+        if size <= self.size() {
+            return Err(Error::argument(format!(
+                "{} ranks cannot grow to {size}; it must be more",
+                self.size()
+            )));
+        }
+        let brought: Vec<Vec<u8>> = self
+            .all_gather_blobs(id.map_or(&[], |id| id.as_bytes()))?
+            .into_iter()
+            .filter(|id| !id.is_empty())
+            .collect();
+        let [id] = &brought[..] else {
+            return Err(Error::usage(format!(
+                "{} ranks bring an id to grow by; one of them must",
+                brought.len()
+            )));
+        };
+        let id = UniqueId::from_bytes(id)?;
+        Self::from_unique_id(&id, self.rank(), size, self.inner.config.clone())
     }
 }
 

@@ -122,6 +122,24 @@ pub(super) static TABLE: &[Entry] = &[
          process is allowed to read another's memory.",
         |c, v| put(&mut c.single_copy, parse::boolean(v)),
         |c| u8::from(c.single_copy).to_string()),
+    entry(TRANSPORT, "RINGWAY_GPU", "0 or 1",
+        "Whether communicators use the GPU that is current when they are made, where there is one. 0: host \
+         memory only, and no driver is opened.",
+        |c, v| put(&mut c.gpu, parse::boolean(v)),
+        |c| u8::from(c.gpu).to_string()),
+    entry(TRANSPORT, "RINGWAY_GPU_CHANNELS", "whole number from 1 to 16",
+        "Where ranks do not map each other's GPU memory it goes through pinned memory and the host: by so many \
+         communicators side by side, each with a thread of its own; the least of all ranks counts.",
+        |c, v| put(&mut c.gpu_channels, parse::number(v, 1..=16)),
+        |c| c.gpu_channels.to_string()),
+    entry(TRANSPORT, "RINGWAY_CUDA_LIBRARY", "path",
+        "The CUDA driver's library; where unset libcuda.so.1, else HIP's runtime, is looked for.",
+        |c, v| put(&mut c.cuda_library, Ok(Some(PathBuf::from(v)))),
+        |c| path_or_unset(c.cuda_library.as_deref())),
+    entry(TRANSPORT, "RINGWAY_NVRTC_LIBRARY", "path",
+        "The library that compiles kernels; where unset libnvrtc, or HIP's, is looked for.",
+        |c, v| put(&mut c.nvrtc_library, Ok(Some(PathBuf::from(v)))),
+        |c| path_or_unset(c.nvrtc_library.as_deref())),
     entry(TRANSPORT, "RINGWAY_SHM_DIR", "path",
         "Directory of the Unix sockets by which ranks of one host meet, for ranks in containers \
          with networks of their own; all of them need the same. Where unset they meet by \
@@ -189,6 +207,11 @@ pub(super) static TABLE: &[Entry] = &[
             filter::check_protocols(v).map(|remarks| (Some(parse::shown(v)), remarks))),
         |c| or_unset(c.protocols.as_ref())),
 
+    entry(PROMISES, "NCCL_COMM_BLOCKING", "0, 1 or auto",
+        "By NCCL's interface: 1, calls return when they are done; 0, at once, and \
+         ncclCommGetAsyncError tells. Where unset each program chooses.",
+        |c, v| put(&mut c.blocking, parse::auto(v, parse::boolean)),
+        |c| or_auto(c.blocking.map(u8::from).as_ref())),
     entry(PROMISES, "RINGWAY_LEVEL", "run or shape",
         "What the bits of a reduction may depend on. run: same job, same bits. shape: only the \
          ranks' values in rank order, not size, algorithm, transport or placement.",
@@ -226,8 +249,8 @@ pub(super) static TABLE: &[Entry] = &[
         |c, v| put(&mut c.conf_file, Ok(Some(PathBuf::from(v)))),
         |c| path_or_unset(c.conf_file.as_deref())),
     entry(COMMAND, "RINGWAY_CACHE_DIR", "path",
-        "Folder under which `ringway/` holds tuning files. Where unset: XDG_CACHE_HOME, then \
-         ~/.cache.",
+        "Folder under which `ringway/` holds tuning files and compiled GPU kernels. Where unset: \
+         XDG_CACHE_HOME, then ~/.cache.",
         |c, v| put(&mut c.cache_dir, absolute(v)),
         |c| path_or_unset(c.cache_dir.as_deref())),
     entry(COMMAND, "XDG_CACHE_HOME", "path",

@@ -25,10 +25,12 @@ pub(super) fn decide(evidence: &Evidence) -> Option<(Weight, Error)> {
     let finding = match class {
         Class::Death => death(evidence),
         Class::Mismatch => mismatch(evidence, sequence?),
+        Class::Device => device(evidence),
         Class::Left => left(evidence),
         Class::Aborted => aborted(evidence),
         Class::LinkBroken => link_broken(evidence),
         Class::Deadline => deadline(evidence, sequence?),
+        Class::Channel => channel(evidence),
     };
     let weight = Weight {
         priority: class as u8,
@@ -160,6 +162,40 @@ fn mismatch(evidence: &Evidence, sequence: u64) -> Finding {
         culprits: culprits.into_iter().collect(),
         operation: reference.map(|(call, _)| call.operation()),
     }
+}
+
+/// What the lowest rank whose kernels noticed something saw.
+fn device(evidence: &Evidence) -> Finding {
+    let first = evidence.of_class(Class::Device).find_map(|(origin, report)| match report {
+        Report::Device { peer, differs, seen } => Some((origin, *peer, *differs, seen.as_str())),
+        _ => None,
+    });
+    let (origin, peer, differs, what) = first.unwrap_or_default();
+    let ranks: BTreeSet<Rank> = match (peer, differs) {
+        (Some(peer), true) => BTreeSet::from([origin, peer]),
+        (Some(peer), false) => BTreeSet::from([peer]),
+        (None, _) => BTreeSet::from([origin]),
+    };
+    let who = names(evidence, &ranks);
+    let text = match (peer, differs) {
+        (_, true) => format!("{what}: {who} made different calls (seen by rank {origin})"),
+        (Some(_), false) => format!("{what}: waiting for {who} (seen by rank {origin})"),
+        (None, false) => format!("{what} on {who}"),
+    };
+    let kind = if differs { ErrorKind::InvalidUsage } else { ErrorKind::Timeout };
+    Finding { kind, text, culprits: ranks.into_iter().collect(), operation: None }
+}
+
+/// What the ranks agreed on in a communicator that works for this one; the lowest rank's words.
+fn channel(evidence: &Evidence) -> Finding {
+    let first = evidence.of_class(Class::Channel).find_map(|(_, report)| match report {
+        Report::Channel { kind, text, culprits } => Some((*kind, text.clone(), culprits)),
+        _ => None,
+    });
+    let none = Vec::new();
+    let (kind, text, culprits) = first.unwrap_or((ErrorKind::Remote, String::new(), &none));
+    let culprits: BTreeSet<Rank> = culprits.iter().copied().collect();
+    Finding { kind, text, culprits: culprits.into_iter().collect(), operation: None }
 }
 
 fn left(evidence: &Evidence) -> Finding {

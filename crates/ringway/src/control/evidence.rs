@@ -26,10 +26,12 @@ fn reports_max(ranks: usize) -> usize {
 pub(super) enum Class {
     Death = 0,
     Mismatch = 1,
-    Left = 2,
-    Aborted = 3,
-    LinkBroken = 4,
-    Deadline = 5,
+    Device = 2,
+    Left = 3,
+    Aborted = 4,
+    LinkBroken = 5,
+    Deadline = 6,
+    Channel = 7,
 }
 
 /// What a rank said of itself.
@@ -129,6 +131,8 @@ impl Evidence {
             Report::Aborted { .. } => Class::Aborted,
             Report::LinkBroken { .. } => Class::LinkBroken,
             Report::Deadline { .. } => Class::Deadline,
+            Report::Device { .. } => Class::Device,
+            Report::Channel { .. } => Class::Channel,
             Report::Alive { .. } => return None,
         })
     }

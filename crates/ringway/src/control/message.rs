@@ -11,7 +11,7 @@ use thiserror::Error as ThisError;
 
 use super::journal::RankState;
 use super::signature::Signature;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::plan::types::Rank;
 
 /// The longest message, encoded.
@@ -70,6 +70,24 @@ pub enum Report {
         /// Whom it waited for.
         waiting_on: Option<Rank>,
     },
+    /// Kernels of the reporter's GPU stand still, or found a peer in another call.
+    Device {
+        /// Whom they wait for, or whose call differs.
+        peer: Option<Rank>,
+        /// Whether it is the call that differs; else time ran out.
+        differs: bool,
+        /// What was seen.
+        seen: String,
+    },
+    /// A communicator that works for this one has failed, and its ranks, which are the same, agreed on why.
+    Channel {
+        /// The kind of its error.
+        kind: ErrorKind,
+        /// Its text.
+        text: String,
+        /// Whom it names.
+        culprits: Vec<Rank>,
+    },
     /// The reporter was said to have died, and lives: only a connection to it ended.
     Alive {
         /// The reporter.
@@ -77,7 +95,17 @@ pub enum Report {
     },
 }
 
+/// Culprits that a report names.
+const CULPRITS_MAX: usize = 8;
+
 impl Report {
+    /// The report of an error of a communicator that works for this one.
+    #[must_use]
+    pub fn channel(error: &Error) -> Self {
+        let culprits = error.culprits().iter().take(CULPRITS_MAX).map(|one| one.rank).collect();
+        Self::Channel { kind: error.kind(), text: error.to_string(), culprits }
+    }
+
     /// The operation the report is about.
     #[must_use]
     pub fn sequence(&self) -> Option<u64> {
@@ -98,6 +126,8 @@ impl Report {
             Self::LinkBroken { peer, .. } => (5, u64::from(*peer)),
             Self::Deadline { sequence, .. } => (6, *sequence),
             Self::Alive { rank } => (7, u64::from(*rank)),
+            Self::Device { peer, .. } => (8, peer.map_or(u64::MAX, u64::from)),
+            Self::Channel { .. } => (9, 0),
         }
     }
 
@@ -111,14 +141,18 @@ impl Report {
             | Self::Alive { rank } => Some(*rank),
             Self::Mismatch { with, .. } => Some(*with),
             Self::LinkBroken { peer, .. } => Some(*peer),
-            Self::Deadline { waiting_on, .. } => *waiting_on,
+            Self::Deadline { waiting_on: peer, .. } | Self::Device { peer, .. } => *peer,
+            Self::Channel { culprits, .. } => culprits.first().copied(),
         }
     }
 
     /// The report with its free text cut to a bounded length.
     #[must_use]
     pub(super) fn shortened(mut self) -> Self {
-        if let Self::Aborted { reason: text, .. } | Self::LinkBroken { cause: text, .. } = &mut self
+        if let Self::Aborted { reason: text, .. }
+        | Self::LinkBroken { cause: text, .. }
+        | Self::Device { seen: text, .. }
+        | Self::Channel { text, .. } = &mut self
         {
             text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
         }
@@ -244,7 +278,6 @@ mod tests {
 
     use super::*;
     use crate::control::signature::tests::all_reduce;
-    use crate::error::ErrorKind;
 
     fn samples() -> Vec<Message> {
         let state = RankState {

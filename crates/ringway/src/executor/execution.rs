@@ -436,6 +436,9 @@ impl State {
             Region::Card(peer) => {
                 (fabric.cards(peer, self.tag).expect("plans see cards of mapped peers only"), 0)
             }
+            Region::PeerInput(_) | Region::PeerOutput(_) => {
+                panic!("{span:?}: buffers of peers are not mapped on host memory")
+            }
         };
         area.at(base + span.offset, span.bytes(self.parts[part].data_type))
             .unwrap_or_else(|| panic!("{span:?} lies outside its area of {} bytes", area.bytes))

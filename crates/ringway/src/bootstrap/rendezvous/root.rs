@@ -8,9 +8,12 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::net::TcpListener;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 
 use super::{ROOT, Welcome, decode_failure, decode_join, encode, message};
 use crate::bootstrap::PeerInfo;
@@ -43,6 +46,30 @@ pub(crate) struct RootOptions {
     pub(crate) linger: Duration,
     /// Where ranks were told to come, for messages.
     pub(crate) asked_at: String,
+    /// By which the root is told that nobody will come.
+    pub(crate) dismissal: Arc<Dismissal>,
+}
+
+/// Ends a root before anybody has come: an eventfd, so that its poll wakes.
+#[derive(Debug)]
+pub(crate) struct Dismissal(OwnedFd);
+
+impl Dismissal {
+    pub(crate) fn new() -> Result<Self> {
+        let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)
+            .map_err(|error| Error::system("make an eventfd for the root", error))?;
+        Ok(Self(bell))
+    }
+
+    /// Nobody will come.
+    pub(crate) fn give(&self) {
+        // It fails only if the counter is full: then it is given already.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    fn is_given(&self) -> bool {
+        rustix::io::read(&self.0, &mut [0; 8]).is_ok()
+    }
 }
 
 /// Starts the root's thread.
@@ -105,7 +132,9 @@ impl Root {
     }
 
     fn serve(&mut self) -> Result<()> {
-        self.gather()?;
+        if !self.gather()? {
+            return Ok(());
+        }
         // All are here: nobody has business at the door any more.
         self.gate = None;
         self.guests.clear();
@@ -118,12 +147,16 @@ impl Root {
         Ok(())
     }
 
-    fn gather(&mut self) -> Result<()> {
+    /// Waits until all are here; not where it is told that nobody will be.
+    fn gather(&mut self) -> Result<bool> {
         loop {
             self.take_in()?;
             self.hear_guests()?;
             if self.complete() {
-                return Ok(());
+                return Ok(true);
+            }
+            if self.members.is_empty() && self.options.dismissal.is_given() {
+                return Ok(false);
             }
             self.hear_members(|_| None)?;
             if Instant::now() >= self.deadline {
@@ -303,6 +336,9 @@ impl Root {
         if let Some(gate) = &self.gate {
             gate.register(&mut fds);
             until = until.min(gate.wake_at());
+        }
+        if self.members.is_empty() {
+            fds.push(PollFd::from_borrowed_fd(self.options.dismissal.0.as_fd(), PollFlags::IN));
         }
         for guest in &self.guests {
             guest.stream.register(&mut fds);

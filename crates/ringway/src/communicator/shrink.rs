@@ -1,0 +1,228 @@
+//! Going on without some ranks, dead or not: the others meet at the lowest of them, over connections
+//! of their own, as those of the communicator may be broken.
+//!
+//! ```text
+//!   rank 0  ◄── rank 2      each says who it is; rank 0 tells everybody
+//!           ◄── rank 3      (rank 1 is left out)
+//! ```
+
+use std::time::Instant;
+
+use super::connect::Arrivals;
+use super::{Communicator, options};
+use crate::bootstrap::auth::{Key, Purpose};
+use crate::bootstrap::frame::{ControlStream, FrameError, Side};
+use crate::bootstrap::{self, Session};
+use crate::error::{Error, ErrorKind, RankIdentity, Result};
+use crate::plan::types::Rank;
+
+/// The kind of frames at a meeting.
+const MEETING_FRAME: u16 = 0x200;
+
+impl Communicator {
+    /// A communicator of the ranks that are left without the `excluded`, in the same order. All of
+    /// those call it, with the same list; the excluded do not. The communicator may have failed.
+    ///
+    /// ```
+    /// ringway::testing::world(3, |comm| {
+    ///     if comm.rank() != 1 {
+    ///         let rest = comm.shrink(&[1]).unwrap();
+    ///         assert_eq!((rest.rank(), rest.size()), (comm.rank() / 2, 2));
+    ///     }
+    /// });
+    /// ```
+    ///
+    /// # Errors
+    /// A rank does not exist, this rank is excluded, or the others do not come in time.
+    pub fn shrink(&self, excluded: &[Rank]) -> Result<Self> {
+        let members = self.remaining(excluded)?;
+        let place = members.iter().position(|rank| *rank == self.rank());
+        let place = place.and_then(|at| Rank::try_from(at).ok());
+        let rank = place.ok_or_else(|| {
+            Error::argument(format!("rank {} is excluded, so it must not shrink", self.rank()))
+        })?;
+        let size = u32::try_from(members.len()).map_err(|_| Error::internal("too many ranks"))?;
+        let config = self.inner.config.clone();
+        let ticket = self.inner.order.take();
+        let turn = self.inner.order.wait(ticket);
+        let desk = self.desk();
+        let session = &desk.engine.session;
+        let deadline = Instant::now() + config.init_timeout;
+        let mut meeting = Meeting::open(session, &desk.engine.arrivals, &members, deadline)?;
+        // A number that only those present know makes this communicator another than those
+        // of the same ranks before.
+        let number = meeting.all_gather(Key::random()?.as_bytes())?.swap_remove(0);
+        let label = format!("ringway shrink {:016x} {number:?}", session.comm_id);
+        let key = Key::derive(session.key.as_bytes(), label.as_bytes());
+        let id = Key::derive(session.key.as_bytes(), format!("{label} id").as_bytes());
+        let id = id.as_bytes().first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let mut exchange = |blob: Vec<u8>| meeting.all_gather(&blob);
+        let session =
+            bootstrap::join_through(&mut exchange, (rank, size), key, id, &options(&config))?;
+        drop(desk);
+        drop(turn);
+        Self::start(session, config)
+    }
+
+    fn remaining(&self, excluded: &[Rank]) -> Result<Vec<Rank>> {
+        if let Some(absent) = excluded.iter().find(|rank| **rank >= self.size()) {
+            return Err(Error::argument(format!(
+                "rank {absent} does not exist; ranks are 0 to {}",
+                self.size() - 1
+            )));
+        }
+        Ok((0..self.size()).filter(|rank| !excluded.contains(rank)).collect())
+    }
+}
+
+/// Connections between the first of some ranks and all others of them.
+struct Meeting {
+    deadline: Instant,
+    /// Whether this rank is the first.
+    first: bool,
+    /// At the first: one to each other, in their order. Elsewhere: one to the first.
+    streams: Vec<(RankIdentity, ControlStream)>,
+}
+
+impl Meeting {
+    fn open(
+        session: &Session,
+        arrivals: &Arrivals,
+        members: &[Rank],
+        deadline: Instant,
+    ) -> Result<Self> {
+        let tag = tag(members);
+        let first = members[0];
+        let who = |rank: Rank| session.peers[rank as usize].identity();
+        let framed = |rank: Rank, connection, side| {
+            let (stream, key) = connection;
+            let stream = ControlStream::new(stream, key, side);
+            stream.map(|stream| (who(rank), stream)).map_err(|error| lost(&who(rank), &error))
+        };
+        if session.rank != first {
+            let connection = session.dial(first, Purpose::Meet, tag, deadline)?;
+            let streams = vec![framed(first, connection, Side::Dialer)?];
+            return Ok(Self { deadline, first: false, streams });
+        }
+        let mut streams = Vec::with_capacity(members.len());
+        for rank in &members[1..] {
+            let Some(connection) = arrivals.take_meeting((*rank, tag), deadline) else {
+                let text = format!(
+                    "{} has not come to shrink the communicator; all ranks that are left must, \
+                     and exclude the same ranks",
+                    who(*rank)
+                );
+                return Err(Error::new(ErrorKind::Timeout, text).with_culprits(vec![who(*rank)]));
+            };
+            streams.push(framed(*rank, connection, Side::Acceptor)?);
+        }
+        Ok(Self { deadline, first: true, streams })
+    }
+
+    /// Everybody's bytes, in the members' order.
+    fn all_gather(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let deadline = self.deadline;
+        if !self.first {
+            let (who, stream) = &mut self.streams[0];
+            let answered = stream
+                .send(MEETING_FRAME, blob, deadline)
+                .and_then(|()| stream.receive(deadline))
+                .map_err(|error| lost(who, &error))?;
+            return serde_json::from_slice(&answered.body)
+                .map_err(|_| lost(who, &FrameError::Closed));
+        }
+        let mut all = vec![blob.to_vec()];
+        for (who, stream) in &mut self.streams {
+            all.push(stream.receive(deadline).map_err(|error| lost(who, &error))?.body);
+        }
+        let answer = serde_json::to_vec(&all)
+            .map_err(|error| Error::internal(format!("cannot write what ranks said: {error}")))?;
+        for (who, stream) in &mut self.streams {
+            stream.send(MEETING_FRAME, &answer, deadline).map_err(|error| lost(who, &error))?;
+        }
+        Ok(all)
+    }
+}
+
+/// A number for a list of ranks.
+fn tag(members: &[Rank]) -> u64 {
+    let bytes: Vec<u8> = members.iter().flat_map(|rank| rank.to_le_bytes()).collect();
+    let hash = Key::derive(&bytes, b"ringway meeting");
+    hash.as_bytes().first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+}
+
+fn lost(who: &RankIdentity, error: &FrameError) -> Error {
+    let kind = match error {
+        FrameError::Timeout => ErrorKind::Timeout,
+        _ => ErrorKind::Remote,
+    };
+    Error::new(kind, format!("{who} was lost while the communicator shrank: {error}"))
+        .with_culprits(vec![who.clone()])
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::plan::types::ReduceOp;
+    use crate::testing::world;
+
+    #[test]
+    fn the_others_go_on_after_a_failure() {
+        world(4, |comm| {
+            if comm.rank() == 2 {
+                comm.abort("rank 2 gives up");
+                comm.barrier().unwrap_err();
+                return;
+            }
+            comm.barrier().unwrap_err();
+            // Twice, and from the new one again: they do not mix.
+            for _ in 0..2 {
+                let rest = comm.shrink(&[2]).unwrap();
+                let mut sum = [0_u32];
+                rest.all_reduce(&[comm.rank()], &mut sum, ReduceOp::Sum).unwrap();
+                assert_eq!((rest.size(), sum[0]), (3, 4));
+                if rest.rank() > 0 {
+                    let two = rest.shrink(&[0]).unwrap();
+                    two.barrier().unwrap();
+                    assert_eq!((two.rank(), two.size()), (rest.rank() - 1, 2));
+                }
+                rest.barrier().unwrap();
+            }
+        });
+    }
+
+    #[test]
+    fn one_rank_is_left_of_many() {
+        world(3, |comm| {
+            if comm.rank() == 1 {
+                let alone = comm.shrink(&[0, 2]).unwrap();
+                alone.barrier().unwrap();
+                assert_eq!((alone.rank(), alone.size()), (0, 1));
+            }
+        });
+    }
+
+    #[test]
+    fn wrong_lists_are_refused() {
+        world(2, |comm| {
+            let far = comm.shrink(&[5]).unwrap_err();
+            assert!(far.to_string().contains("rank 5 does not exist"), "{far}");
+            let own = comm.shrink(&[comm.rank()]).unwrap_err();
+            assert!(own.to_string().contains("is excluded"), "{own}");
+        });
+    }
+
+    #[test]
+    fn a_rank_that_does_not_come_is_named() {
+        let mut config = crate::config::Config::default();
+        config.init_timeout = std::time::Duration::from_secs(5);
+        let meet = std::sync::Barrier::new(3);
+        crate::testing::world_with(3, &config, |comm| {
+            if comm.rank() == 0 {
+                let error = comm.shrink(&[1]).unwrap_err();
+                assert!(error.to_string().contains("rank 2"), "{error}");
+                assert_eq!(error.culprits()[0].rank, 2);
+            }
+            meet.wait();
+        });
+    }
+}

@@ -1,0 +1,641 @@
+//! A rank's end of a communicator on GPUs: meets the others, and enqueues their calls.
+
+mod message;
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use zerocopy::FromZeros;
+
+use super::Fault;
+use super::export::{self, Exports, Import, Named};
+use super::gpu::{self, Function, Gpu, Stream};
+use super::kernels::{Kernels, Kind};
+use super::order::Order;
+use super::program::{Buffers, Launch, Part, Program, RANKS, kind};
+use super::recent::{Recent, What};
+use super::station::{Layout, Station, Words};
+use super::watch::{Shared, Watch};
+use super::work::Work;
+use crate::call::Call;
+use crate::config::Config;
+use crate::control::Health;
+use crate::error::{Error, Result};
+use crate::ffi::cuda::{Address, IPC_BYTES, IpcHandle};
+use crate::plan::mapped::{self, Way};
+use crate::plan::problem::Problem;
+use crate::plan::types::{Collective, DataType, Rank, ReduceOp};
+use crate::reduce::Scalar;
+
+/// Bytes of a rank's share that one more block is worth.
+const BLOCK_BYTES: u64 = 16 << 10;
+
+/// Blocks of a launch where a GPU serves one rank: enough for its links.
+const BLOCKS_MOST: u32 = 64;
+
+/// All-gather of one blob from each rank.
+type Exchange<'a> = &'a dyn Fn(&[u8]) -> Result<Vec<Vec<u8>>>;
+
+/// What a rank must know to begin.
+pub(crate) struct Setup<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) rank: Rank,
+    /// The GPU's number; the current one where there is none.
+    pub(crate) ordinal: Option<i32>,
+    pub(crate) hosts: &'a [u32],
+    pub(crate) health: &'a Arc<Health>,
+    pub(crate) exchange: Exchange<'a>,
+}
+
+impl std::fmt::Debug for Setup<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Setup").field("rank", &self.rank).finish_non_exhaustive()
+    }
+}
+
+/// What ranks tell each other first.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Introduction {
+    /// Why this rank has no GPU, if it has none.
+    refusal: Option<String>,
+    process: [u8; 16],
+    ordinal: i32,
+    uuid: [u8; 16],
+    processors: u32,
+    /// Communicators that this process has on the GPU already.
+    others: u32,
+}
+
+/// What they tell next.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Location {
+    address: Address,
+    handle: Option<Vec<u8>>,
+}
+
+/// What tells this process from all others.
+fn process() -> [u8; 16] {
+    static PROCESS: OnceLock<[u8; 16]> = OnceLock::new();
+    *PROCESS.get_or_init(|| {
+        let mut random = [0; 16];
+        let _read = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+        random
+    })
+}
+
+/// Communicators of this process on each GPU.
+static USERS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
+
+/// Counts a communicator on a GPU while it lives.
+#[derive(Debug)]
+struct User(i32);
+
+impl User {
+    fn count(ordinal: i32) -> u32 {
+        let users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
+        u32::try_from(users.iter().filter(|user| **user == ordinal).count()).unwrap_or(u32::MAX)
+    }
+
+    fn new(ordinal: i32) -> Self {
+        USERS.lock().unwrap_or_else(PoisonError::into_inner).push(ordinal);
+        Self(ordinal)
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        let mut users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(place) = users.iter().position(|user| *user == self.0) {
+            users.swap_remove(place);
+        }
+    }
+}
+
+/// A call that was made before, ready to launch.
+#[derive(Debug)]
+struct Learned {
+    key: Key,
+    function: Function,
+    blocks: u32,
+    program: Program,
+    launch: Box<Launch>,
+    way: Way,
+    tag: u32,
+    input_bytes: usize,
+    output_bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Key {
+    collective: Collective,
+    data_type: DataType,
+    count: u64,
+    op: ReduceOp,
+    root: Rank,
+}
+
+/// A rank's end of a communicator on GPUs.
+#[derive(Debug)]
+pub(crate) struct DeviceRank {
+    gpu: Arc<Gpu>,
+    kernels: Kernels,
+    rank: Rank,
+    ranks: u32,
+    shared: Arc<Shared>,
+    exports: Exports,
+    learned: Vec<Learned>,
+    template: Box<Launch>,
+    order: Order,
+    limit: Duration,
+    /// Ends before the memory it looks at.
+    watch: Watch,
+    _stations: Vec<Import>,
+    _user: User,
+}
+
+impl DeviceRank {
+    /// Meets the other ranks. All ranks call it, and all get a rank, or all get the reason why not.
+    pub(crate) fn meet(setup: &Setup<'_>) -> Result<std::result::Result<Self, String>> {
+        let ordinal = setup.ordinal.map_or_else(|| Gpu::current(setup.config), Ok);
+        let gpu = ordinal
+            .and_then(|ordinal| Gpu::at(setup.config, ordinal))
+            .map_err(|error| error.to_string());
+        let own = match &gpu {
+            Ok(gpu) => Introduction {
+                refusal: None,
+                process: process(),
+                ordinal: gpu.ordinal(),
+                uuid: gpu.uuid,
+                processors: gpu.processors,
+                others: User::count(gpu.ordinal()),
+            },
+            Err(why) => Introduction {
+                refusal: Some(why.clone()),
+                process: process(),
+                ordinal: 0,
+                uuid: [0; 16],
+                processors: 1,
+                others: 0,
+            },
+        };
+        let all: Vec<Introduction> = exchange(setup, &own)?;
+        let layout = match agree(&all, setup.hosts) {
+            Ok(layout) => layout,
+            Err(why) => return Ok(Err(why)),
+        };
+        let Ok(gpu) = gpu else { return Ok(Err("this rank has no GPU".to_owned())) };
+        let outcome = Self::prepare(setup, &gpu, layout, &all);
+        let refusal: Option<String> = outcome.as_ref().err().map(Fault::to_string);
+        let refusals: Vec<Option<String>> = exchange(setup, &refusal)?;
+        let first = (0..).zip(refusals).find_map(|(rank, why)| Some((rank, why?)));
+        Ok(match (first, outcome) {
+            (None, Ok(rank)) => Ok(rank),
+            (Some((rank, why)), _) => Err(refused(rank, &why)),
+            (None, Err(fault)) => Err(fault.to_string()),
+        })
+    }
+
+    fn prepare(
+        setup: &Setup<'_>,
+        gpu: &Arc<Gpu>,
+        layout: Layout,
+        all: &[Introduction],
+    ) -> std::result::Result<Self, Fault> {
+        let user = User::new(gpu.ordinal());
+        let own_process = process();
+        let crosses = all.iter().any(|one| one.process != own_process);
+        // Every rank takes part in the exchange, whatever went wrong before.
+        let station = Station::new(gpu, layout);
+        let handle = match &station {
+            Ok(station) if crosses => gpu.export(station.address()).map(Some),
+            _ => Ok(None),
+        };
+        let location = Location {
+            address: station.as_ref().map_or(0, Station::address),
+            handle: handle.as_ref().ok().and_then(|h| h.map(|h| h.0.to_vec())),
+        };
+        let locations: Vec<Location> =
+            exchange(setup, &location).map_err(|error| Fault::Other(error.to_string()))?;
+        let (station, _) = (station?, handle?);
+        let mut imports = Vec::new();
+        let (mut stations, mut foreign) = ([0; RANKS], 0_u64);
+        for (peer, (one, location)) in all.iter().zip(&locations).enumerate() {
+            stations[peer] = if peer == setup.rank as usize {
+                station.address()
+            } else if one.process == own_process {
+                if let Some(other) = gpu::opened(one.ordinal) {
+                    gpu.reach(&other)?;
+                }
+                location.address
+            } else {
+                foreign |= 1 << peer;
+                let import = Import::open(gpu, handle_of(location)?)?;
+                let base = import.base;
+                imports.push(import);
+                base
+            };
+        }
+        let words = Words::new(gpu)?;
+        let exports = Exports::new(gpu)?;
+        let mut template = Box::new(Launch::new_zeroed());
+        layout.write(&mut template);
+        template.station = station.address();
+        template.report = words.address();
+        template.rank = setup.rank;
+        template.foreign = foreign;
+        let near = (0_u32..).zip(all).filter(|(_, one)| one.uuid == gpu.uuid);
+        template.near = near.fold(0, |near, (peer, _)| near | 1 << peer);
+        template.book = exports.book();
+        template.stations = stations;
+        let shared = Arc::new(Shared {
+            gpu: Arc::clone(gpu),
+            station,
+            words,
+            foreign,
+            recent: Recent::default(),
+            health: Arc::clone(setup.health),
+            timeout: setup.config.timeout,
+            rank: setup.rank,
+            launches: AtomicU32::new(0),
+        });
+        Ok(Self {
+            gpu: Arc::clone(gpu),
+            kernels: Kernels::new(gpu, setup.config),
+            rank: setup.rank,
+            ranks: layout.ranks,
+            exports,
+            learned: Vec::new(),
+            template,
+            order: Order::new(gpu)?,
+            limit: setup.config.timeout,
+            watch: Watch::start(&shared)?,
+            shared,
+            _stations: imports,
+            _user: user,
+        })
+    }
+
+    /// The GPU.
+    pub(crate) fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// Bytes of device memory it takes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.shared.station.bytes() as u64
+    }
+
+    /// How it reaches the others, in words.
+    pub(crate) fn description(&self) -> String {
+        let layout = &self.shared.station.layout;
+        let processes = self.shared.foreign.count_ones();
+        format!(
+            "direct access on GPU {} ({}), {} blocks a launch at most, {processes} peers in other processes",
+            self.gpu.ordinal(),
+            self.gpu.name(),
+            layout.blocks
+        )
+    }
+
+    /// Enqueues calls on the first of some streams, in the order given, messages last, and returns. What
+    /// the other streams have before comes before them, and what they get later after.
+    ///
+    /// The buffers must be valid until the stream has come past them.
+    pub(crate) fn enqueue(&mut self, streams: &[Stream], work: &[Work<'_>]) -> Result<()> {
+        let gpu = Arc::clone(&self.gpu);
+        let _context = gpu.enter()?;
+        let Some(stream) = self.order.begin(streams)? else { return Ok(()) };
+        let mut batch = Batch { open: None, is_alone: work.len() == 1 };
+        for one in work {
+            if let Work::Collective { call, input, output, scalar } = one {
+                let place = self.learn(call)?;
+                self.collective(stream, place, call, (*input, *output, *scalar), &mut batch)?;
+            }
+        }
+        self.flush(stream, &mut batch)?;
+        if work.iter().any(|one| !matches!(one, Work::Collective { .. })) {
+            self.messages(stream, work)?;
+        }
+        Ok(self.order.end(streams)?)
+    }
+
+    /// A call's place among those known.
+    fn learn(&mut self, call: &Call) -> Result<usize> {
+        let key = Key {
+            collective: call.collective,
+            data_type: call.data_type,
+            count: call.count,
+            op: if call.collective.reduces() { call.op } else { ReduceOp::Sum },
+            root: if call.collective.has_root() { call.root } else { 0 },
+        };
+        if call.counts.is_none()
+            && let Some(place) = self.learned.iter().position(|learned| learned.key == key)
+        {
+            return Ok(place);
+        }
+        let input_bytes = call.input_bytes(self.rank, self.ranks)?;
+        let output_bytes = call.output_bytes(self.rank, self.ranks)?;
+        let problem = call.problem(self.ranks, call.level.unwrap_or_default())?;
+        let layout = self.shared.station.layout;
+        let way = match call.op {
+            // The factors travel with the buffers.
+            ReduceOp::PreMulSum if call.collective.reduces() => Way::Buffers,
+            _ => mapped::choose(&problem, layout.card_bytes()).map_err(Error::usage)?,
+        };
+        let plan = way.build(&problem, self.rank);
+        let blocks = blocks(&problem, way, layout);
+        let kind = kind(call.collective, self.ranks, call.data_type, call.op);
+        let mut program = Program::new(kind);
+        let part = Part { plan: &plan, data_type: call.data_type, blocks, is_message: false };
+        if !program.add(&part) {
+            return Err(Error::internal(format!("{} does not fit a launch", call.collective)));
+        }
+        let mut launch = self.template.clone();
+        program.write(&mut launch);
+        let function = self.kernels.get(kind)?;
+        const KNOWN_MOST: usize = 512;
+        if self.learned.len() >= KNOWN_MOST {
+            self.learned.remove(0);
+        }
+        let tag = tag(&key, &problem);
+        self.learned.push(Learned {
+            key,
+            function,
+            blocks,
+            program,
+            launch,
+            way,
+            tag,
+            input_bytes,
+            output_bytes,
+        });
+        Ok(self.learned.len() - 1)
+    }
+
+    fn collective(
+        &mut self,
+        stream: Stream,
+        place: usize,
+        call: &Call,
+        (input, output, scalar): (Address, Address, Option<Address>),
+        batch: &mut Batch,
+    ) -> std::result::Result<(), Fault> {
+        let (input_bytes, output_bytes) =
+            (self.learned[place].input_bytes, self.learned[place].output_bytes);
+        let (from, to) = self.name((input, input_bytes), (output, output_bytes))?;
+        let learned = &self.learned[place];
+        let mut buffers = Buffers {
+            input: from.address,
+            output: to.address,
+            input_token: from.token,
+            output_token: to.token,
+            scalar: 0,
+            tag: learned.tag,
+            scalar_is_address: 0,
+        };
+        let scaled = matches!(learned.program.kind, Kind::Fold { op: ReduceOp::PreMulSum, .. });
+        if scaled {
+            match scalar {
+                Some(address) => (buffers.scalar, buffers.scalar_is_address) = (address, 1),
+                None => buffers.scalar = Scalar::from_f64(call.data_type, call.scalar).bits(),
+            }
+        }
+        let stands_in = from.address != input || to.address != output;
+        if batch.is_alone || stands_in || scaled || learned.way == Way::Cards {
+            self.flush(stream, batch)?;
+            // What stands in for both must hold what was there, as in-place calls read it.
+            export::copy(&self.gpu, from.address, input, input_bytes, stream)?;
+            let learned = &mut self.learned[place];
+            learned.launch.calls[0] = buffers;
+            self.shared.recent.note(What::of(call));
+            let shape = (learned.blocks, self.kernels.threads());
+            let function = learned.function;
+            (learned.launch.named, learned.launch.names) = self.exports.fresh();
+            launch(&self.gpu, function, shape, stream, &learned.launch)?;
+            self.launched(stream);
+            return export::copy(&self.gpu, output, to.address, output_bytes, stream);
+        }
+        if !batch.joins(learned, call, buffers) {
+            self.flush(stream, batch)?;
+            let learned = &self.learned[place];
+            batch.joins(learned, call, buffers);
+        }
+        Ok(())
+    }
+
+    /// Where other processes find the buffers.
+    fn name(
+        &mut self,
+        input: (Address, usize),
+        output: (Address, usize),
+    ) -> std::result::Result<(Named, Named), Fault> {
+        if self.shared.foreign == 0 {
+            let here = |address| Named { address, token: 0 };
+            return Ok((here(input.0), here(output.0)));
+        }
+        let from = self.exports.name(&self.gpu, input, 0)?;
+        let to = self.exports.name(&self.gpu, output, 1)?;
+        Ok((from, to))
+    }
+
+    fn flush(&mut self, stream: Stream, batch: &mut Batch) -> std::result::Result<(), Fault> {
+        let Some(Open { program, calls, function, what }) = batch.open.take() else {
+            return Ok(());
+        };
+        let mut argument = self.template.clone();
+        program.write(&mut argument);
+        argument.calls[..calls.len()].copy_from_slice(&calls);
+        (argument.named, argument.names) = self.exports.fresh();
+        self.shared.recent.note(what);
+        let shape = (program.blocks, self.kernels.threads());
+        launch(&self.gpu, function, shape, stream, &argument)?;
+        self.launched(stream);
+        Ok(())
+    }
+
+    /// Counts a launch.
+    fn launched(&mut self, stream: Stream) {
+        let is_captured = self.gpu.is_capturing(stream);
+        self.exports.launched(is_captured);
+        if !is_captured {
+            self.shared.launches.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Ends kernels that wait, now and in the future.
+    pub(crate) fn abort(&self) {
+        self.shared.words.abort();
+    }
+
+    /// Whether kernels end without having done their work.
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.shared.words.is_aborted()
+    }
+}
+
+impl Drop for DeviceRank {
+    fn drop(&mut self) {
+        // What was enqueued ends first; what does not end in time is given up.
+        self.shared.settle(self.limit);
+        self.watch.stop();
+    }
+}
+
+/// Collectives that go into one launch.
+#[derive(Debug)]
+struct Batch {
+    open: Option<Open>,
+    /// Whether there is one call: it needs no program of its own.
+    is_alone: bool,
+}
+
+/// A launch that calls are added to.
+#[derive(Debug)]
+struct Open {
+    program: Program,
+    calls: Vec<Buffers>,
+    function: Function,
+    what: What,
+}
+
+impl Batch {
+    /// Adds a call, if it is of the same kind and there is room.
+    fn joins(&mut self, learned: &Learned, call: &Call, buffers: Buffers) -> bool {
+        match &mut self.open {
+            None => {
+                self.open = Some(Open {
+                    program: learned.program.clone(),
+                    calls: vec![buffers],
+                    function: learned.function,
+                    what: What::of(call),
+                });
+                true
+            }
+            Some(open) if open.program.kind == learned.program.kind => {
+                let joined = open.program.append(&learned.program);
+                if joined {
+                    open.calls.push(buffers);
+                    open.what.and_one();
+                }
+                joined
+            }
+            Some(_) => false,
+        }
+    }
+}
+
+/// Launches; every launch of this module goes through here.
+#[expect(unsafe_code, reason = "the argument is what the kernel was compiled for")]
+fn launch(
+    gpu: &Gpu,
+    function: Function,
+    shape: (u32, u32),
+    stream: Stream,
+    argument: &Launch,
+) -> std::result::Result<(), Fault> {
+    // SAFETY:
+    // * `Launch` has the layout of `rw_launch`: a test compares them;
+    // * stations and words live until `DeviceRank` is dropped, which waits for the kernels;
+    // * users keep their buffers until the stream has come past the call: the contract of `enqueue`.
+    unsafe { gpu.launch(function, shape, stream, argument) }
+}
+
+fn exchange<T: Serialize + for<'de> Deserialize<'de>>(
+    setup: &Setup<'_>,
+    own: &T,
+) -> Result<Vec<T>> {
+    let blob = serde_json::to_vec(own)
+        .map_err(|error| Error::internal(format!("cannot write a GPU's introduction: {error}")))?;
+    (setup.exchange)(&blob)?
+        .iter()
+        .map(|blob| {
+            serde_json::from_slice(blob).map_err(|error| {
+                Error::internal(format!("cannot read a GPU's introduction: {error}"))
+            })
+        })
+        .collect()
+}
+
+fn refused(rank: Rank, why: &str) -> String {
+    format!("rank {rank}: {why}")
+}
+
+/// What all ranks derive from what they told each other.
+fn agree(all: &[Introduction], hosts: &[u32]) -> std::result::Result<Layout, String> {
+    if let Some((rank, why)) =
+        (0..).zip(all).find_map(|(rank, one)| Some((rank, one.refusal.as_ref()?)))
+    {
+        return Err(refused(rank, why));
+    }
+    let ranks = u32::try_from(all.len()).unwrap_or(u32::MAX);
+    if ranks > mapped::RANKS_MAX {
+        return Err(format!(
+            "{ranks} ranks; at most {} map each other's memory",
+            mapped::RANKS_MAX
+        ));
+    }
+    if let Some(rank) = hosts.iter().position(|host| *host != hosts[0]) {
+        return Err(format!("rank {rank} is on another host than rank 0"));
+    }
+    // All ranks of a GPU run at once, beside those of the communicators that are there already.
+    let blocks = all.iter().map(|one| {
+        let here = all.iter().filter(|other| other.uuid == one.uuid).count();
+        let here = u32::try_from(here).unwrap_or(u32::MAX);
+        one.processors / here / (one.others / here + 1)
+    });
+    let blocks = blocks.min().unwrap_or(1);
+    Ok(Layout::new(ranks, blocks.clamp(1, BLOCKS_MOST)))
+}
+
+fn handle_of(location: &Location) -> std::result::Result<IpcHandle, Fault> {
+    let bytes = location.handle.as_deref().and_then(|h| <[u8; IPC_BYTES]>::try_from(h).ok());
+    bytes.map(IpcHandle).ok_or_else(|| Fault::Other("a peer could not name its memory".to_owned()))
+}
+
+/// Blocks of a call; the same on all ranks.
+fn blocks(problem: &Problem, way: Way, layout: Layout) -> u32 {
+    let size = problem.data_type.size() as u64;
+    let ranks = u64::from(problem.ranks);
+    if way == Way::Cards {
+        let most = (0..problem.ranks).map(|rank| problem.input_count(rank)).max().unwrap_or(0);
+        let bytes = (most * size).max(1);
+        let blocks = bytes.div_ceil(super::program::CARD_BLOCK_BYTES);
+        return u32::try_from(blocks).unwrap_or(layout.blocks).min(layout.blocks);
+    }
+    let block = (0..problem.ranks).map(|rank| problem.block(rank).count).max().unwrap_or(0);
+    let values = match problem.collective {
+        Collective::AllReduce | Collective::Reduce => problem.count().div_ceil(ranks),
+        Collective::Broadcast => problem.count(),
+        Collective::AllToAll => block * ranks,
+        _ => block,
+    };
+    share_blocks(values * size, layout.blocks)
+}
+
+/// Blocks for a share of so many bytes.
+fn share_blocks(bytes: u64, most: u32) -> u32 {
+    u32::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(most).clamp(1, most)
+}
+
+/// What a call is, in 32 bits: ranks compare it.
+fn tag(key: &Key, problem: &Problem) -> u32 {
+    let signature = [
+        key.collective as u64,
+        key.data_type as u64,
+        problem.count(),
+        key.op as u64,
+        u64::from(key.root),
+        u64::from(key.collective.reduces()),
+    ];
+    fold(&signature)
+}
+
+fn fold(words: &[u64]) -> u32 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for word in words {
+        hash = (hash ^ word).wrapping_mul(0x0100_0000_01b3).rotate_left(29);
+    }
+    u32::try_from((hash ^ hash >> 32) & 0xffff_ffff).unwrap_or(0).max(1)
+}

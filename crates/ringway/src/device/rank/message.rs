@@ -1,0 +1,116 @@
+//! Messages between ranks: those of a group meet in the same launches on both ends.
+
+use super::{DeviceRank, Work, fold, launch, share_blocks};
+use crate::device::export;
+use crate::device::gpu::Stream;
+use crate::device::kernels::Kind;
+use crate::device::messages::Messages;
+use crate::device::program::{Part, Program};
+use crate::device::recent::What;
+use crate::error::{Error, Result};
+use crate::ffi::cuda::Address;
+use crate::plan::mapped::{self, OPEN};
+use crate::plan::plan::{RankPlan, Step};
+use crate::plan::types::{DataType, Rank};
+
+/// Messages to or from so many distances go in one launch.
+const ROUNDS: u32 = 7;
+
+impl DeviceRank {
+    /// Messages of a group: the first between each two ranks, then the second, and so on; of each such
+    /// layer, those between ranks of so many distances in one launch. Both ends put a message into the
+    /// same launch, and all go through the launches in the same order, so that none waits for a later one.
+    pub(super) fn messages(&mut self, stream: Stream, work: &[Work<'_>]) -> Result<()> {
+        let messages = Messages::of(work, self.ranks);
+        for (to, from, bytes) in messages.own(self.rank)? {
+            export::copy(&self.gpu, to, from, bytes, stream)?;
+        }
+        let Messages { sends, receives } = &messages;
+        for layer in 0..messages.layers() {
+            let mut first = 1;
+            while first < self.ranks {
+                let distances = first..(first + ROUNDS).min(self.ranks);
+                let to = |distance| (self.rank + distance) % self.ranks;
+                let from = |distance| (self.rank + self.ranks - distance) % self.ranks;
+                let pick = |all: &[Vec<(Address, usize)>], peer: Rank| {
+                    let one = all[peer as usize].get(layer)?;
+                    Some((peer, one.0, one.1))
+                };
+                let out: Vec<_> = distances.clone().filter_map(|d| pick(sends, to(d))).collect();
+                let into: Vec<_> =
+                    distances.clone().filter_map(|d| pick(receives, from(d))).collect();
+                if !out.is_empty() || !into.is_empty() {
+                    self.exchange(stream, &out, &into)?;
+                }
+                first += ROUNDS;
+            }
+        }
+        Ok(())
+    }
+
+    /// Messages that go in one launch: all are offered before any is waited for.
+    fn exchange(
+        &mut self,
+        stream: Stream,
+        out: &[(Rank, Address, usize)],
+        into: &[(Rank, Address, usize)],
+    ) -> Result<()> {
+        let blocks = |bytes: usize| share_blocks(bytes as u64, self.shared.station.layout.blocks);
+        let full = || Error::internal("messages do not fit a launch");
+        let opens = |step: &Step| matches!(step, Step::Signal { flag: OPEN, .. });
+        let mut program = Program::new(Kind::Copy);
+        let mut fits = true;
+        let offered: Vec<_> =
+            out.iter().map(|(peer, _, bytes)| (mapped::send(*peer), blocks(*bytes))).collect();
+        for (plan, blocks) in &offered {
+            let call = program.begin();
+            fits &= program.add_some(&message(plan, *blocks), call, opens);
+        }
+        for (peer, _, bytes) in into {
+            let plan = mapped::receive(*peer, *bytes as u64);
+            fits &= program.add(&message(&plan, blocks(*bytes)));
+        }
+        for (call, (plan, blocks)) in offered.iter().enumerate() {
+            fits &= program.add_some(&message(plan, *blocks), call, |step| !opens(step));
+        }
+        if !fits {
+            return Err(full());
+        }
+        let mut argument = self.template.clone();
+        program.write(&mut argument);
+        let mut calls = argument.calls.iter_mut();
+        for ((_, address, bytes), buffers) in out.iter().zip(&mut calls) {
+            let (named, _) = self.name((*address, *bytes), (0, 0))?;
+            if named.address != *address && out.len() > 1 {
+                return Err(Error::usage(
+                    "a message of a group is in memory that other processes cannot map: send it by \
+                     itself, or from memory of cudaMalloc",
+                ));
+            }
+            export::copy(&self.gpu, named.address, *address, *bytes, stream)?;
+            buffers.input = named.address;
+            buffers.input_token = named.token;
+            buffers.tag = message_tag(*bytes);
+        }
+        for ((_, address, bytes), buffers) in into.iter().zip(calls) {
+            buffers.output = *address;
+            buffers.tag = message_tag(*bytes);
+        }
+        self.shared.recent.note(What::Messages { out: out.len(), into: into.len() });
+        (argument.named, argument.names) = self.exports.fresh();
+        let function = self.kernels.get(Kind::Copy)?;
+        let shape = (program.blocks, self.kernels.threads());
+        launch(&self.gpu, function, shape, stream, &argument)?;
+        self.launched(stream);
+        Ok(())
+    }
+}
+
+/// A message as part of a program.
+fn message(plan: &RankPlan, blocks: u32) -> Part<'_> {
+    Part { plan, data_type: DataType::U8, blocks, is_message: true }
+}
+
+fn message_tag(bytes: usize) -> u32 {
+    fold(&[99, bytes as u64])
+}

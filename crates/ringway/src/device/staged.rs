@@ -1,0 +1,421 @@
+//! GPU memory of ranks that do not map each other's: staged through pinned memory, and moved by the host.
+//!
+//! ```text
+//! stream ──► one launch: block of slot s does chunks s, s + N, s + 2 N, …
+//!              copies its chunk into the slot ─► request ─► proxy of channel s mod K: the same chunk of
+//!              copies the result out          ◄─ reply   ◄─ all ranks, by a host call of its own communicator
+//!
+//! pinned memory of a rank
+//! ┌──────────────────────────────────┬───────────────┬──────────────────────────────────────────┐
+//! │ slots: the call, request │ reply │ parts of a    │ of each slot: input, output              │
+//! │ 128 bytes each                   │ batch         │ SLOT_BYTES each                          │
+//! └──────────────────────────────────┴───────────────┴──────────────────────────────────────────┘
+//! ```
+//!
+//! Chunk c goes by slot c mod N and channel c mod K; N is a multiple of K. On each channel all ranks go through
+//! the chunks in the same order. How often a slot was used is in device memory and a request holds the whole
+//! call, so a captured launch can be replayed with nobody on the host knowing of it.
+//!
+//! The host folds, as it does for host memory: at level `shape` the bits are those of host ranks. A rank
+//! without a GPU takes part from its own memory.
+//!
+//! *Invariants:* every wait in a kernel looks at the abort word; a launch ends before the memory it uses goes,
+//! and proxies before their channels.
+
+mod desk;
+mod host;
+mod layout;
+mod proxy;
+mod waves;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use self::desk::Desk;
+use self::layout::{CollectiveLaunch, MessagesLaunch, PIECES, Piece, Place, SLOTS_MOST, Shape};
+use self::proxy::Threads;
+use super::Fault;
+use super::export;
+use super::gpu::{Gpu, Memory, Stream, memory_of};
+use super::kernels::{Kernels, Kind};
+use super::messages::Messages;
+use super::order::Order;
+use super::work::Work;
+use crate::call::Call;
+use crate::config::Config;
+use crate::control::Health;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi::cuda::Address;
+use crate::plan::types::{Rank, ReduceOp};
+
+/// Slots of a channel: one is filled or emptied while another is under way.
+const SLOTS: usize = 3;
+
+/// Channels at most.
+pub(crate) const CHANNELS_MOST: usize = SLOTS_MOST / SLOTS;
+
+/// Bytes of messages that one more block is worth, and blocks at most.
+const BLOCK_BYTES: u64 = 64 << 10;
+const BLOCKS_MOST: u64 = 8;
+
+/// A message on host memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MessagePiece {
+    pub(crate) peer: Rank,
+    pub(crate) address: *mut u8,
+    pub(crate) bytes: usize,
+    pub(crate) sends: bool,
+}
+
+/// What makes host calls with the other ranks: a communicator of its own.
+#[expect(unsafe_code, reason = "memory by address")]
+pub(crate) trait Channel: Debug + Send + Sync {
+    /// Makes a collective call and waits for it; input and output come with the bytes they have room for.
+    ///
+    /// # Safety
+    /// Both are valid for so many bytes, and nobody else touches them meanwhile.
+    unsafe fn collective(
+        &self,
+        call: &Call,
+        input: (*mut u8, usize),
+        output: (*mut u8, usize),
+    ) -> Result<()>;
+
+    /// Sends and receives messages, all at once.
+    ///
+    /// # Safety
+    /// As [`Channel::collective`], for every piece.
+    unsafe fn exchange(&self, pieces: &[MessagePiece]) -> Result<()>;
+
+    /// Ends calls under way, here and on the other ranks.
+    fn abort(&self, reason: &str);
+}
+
+/// The channels of a rank.
+type Channels = Arc<[Box<dyn Channel>]>;
+
+/// What ends everything that is under way, from any thread.
+#[derive(Clone, Debug)]
+pub(crate) struct Alarm {
+    channels: Channels,
+    desk: Option<Arc<Desk>>,
+}
+
+impl Alarm {
+    /// Whether kernels end without having done their work.
+    pub(crate) fn is_raised(&self) -> bool {
+        self.desk.as_ref().is_some_and(|desk| desk.words.is_aborted())
+    }
+
+    /// Ends kernels that wait, now and in the future, and the calls that they wait for.
+    pub(crate) fn abort(&self, reason: &str) {
+        if let Some(desk) = &self.desk {
+            desk.words.abort();
+        }
+        for channel in &*self.channels {
+            channel.abort(reason);
+        }
+    }
+}
+
+/// What a rank must know to begin.
+#[derive(Debug)]
+pub(crate) struct StagedSetup<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) rank: Rank,
+    pub(crate) ranks: u32,
+    /// This rank's, if it has one.
+    pub(crate) gpu: Option<Arc<Gpu>>,
+    /// Ranks without one.
+    pub(crate) without: u32,
+    pub(crate) health: &'a Arc<Health>,
+    pub(crate) channels: Vec<Box<dyn Channel>>,
+    /// Why not directly.
+    pub(crate) why: &'a str,
+}
+
+/// A rank's end of a communicator whose ranks do not map each other's memory.
+#[derive(Debug)]
+pub(crate) struct StagedRank {
+    rank: Rank,
+    ranks: u32,
+    without: u32,
+    why: String,
+    limit: Duration,
+    alarm: Alarm,
+    watch: Threads,
+    device: Option<Device>,
+    channels: Channels,
+}
+
+/// The part of it that a rank with a GPU has.
+#[derive(Debug)]
+struct Device {
+    gpu: Arc<Gpu>,
+    kernels: Kernels,
+    order: Order,
+    proxies: Threads,
+    desk: Arc<Desk>,
+}
+
+impl StagedRank {
+    /// Takes the memory and starts the threads.
+    pub(crate) fn new(setup: StagedSetup<'_>) -> std::result::Result<Self, Fault> {
+        let StagedSetup { config, rank, ranks, gpu, without, health, channels, why } = setup;
+        let channels: Channels = channels.into();
+        if channels.is_empty() || channels.len() > CHANNELS_MOST {
+            return Err(Fault::Other(format!("{} channels", channels.len())));
+        }
+        let device = match gpu {
+            None => None,
+            Some(gpu) => {
+                let desk = Arc::new(Desk::new(&gpu, channels.len() * SLOTS, health)?);
+                let mut kernels = Kernels::new(&gpu, config);
+                // Now, not in a capture.
+                kernels.get(Kind::Staged)?;
+                kernels.get(Kind::Messages)?;
+                Some(Device {
+                    kernels,
+                    order: Order::new(&gpu)?,
+                    proxies: Threads::proxies(&desk, &channels, rank)?,
+                    desk,
+                    gpu,
+                })
+            }
+        };
+        let desk = device.as_ref().map(|device| Arc::clone(&device.desk));
+        let alarm = Alarm { channels: Arc::clone(&channels), desk };
+        let watch = Threads::watch(&alarm, health, rank)?;
+        Ok(Self {
+            rank,
+            ranks,
+            without,
+            why: why.to_owned(),
+            limit: config.timeout,
+            alarm,
+            watch,
+            device,
+            channels,
+        })
+    }
+
+    /// What ends everything.
+    pub(crate) fn alarm(&self) -> &Alarm {
+        &self.alarm
+    }
+
+    /// The GPU, where this rank has one.
+    pub(crate) fn gpu(&self) -> Option<&Arc<Gpu>> {
+        self.device.as_ref().map(|device| &device.gpu)
+    }
+
+    /// Whether ranks without a GPU take part.
+    pub(crate) fn is_mixed(&self) -> bool {
+        self.without > 0
+    }
+
+    /// Bytes of device memory it takes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.device.as_ref().map_or(0, |device| device.desk.device_bytes())
+    }
+
+    /// How it reaches the others, in words.
+    pub(crate) fn description(&self) -> String {
+        let gpu = match &self.device {
+            Some(device) => {
+                let (number, name) = (device.gpu.ordinal(), device.gpu.name());
+                format!("GPU {number} ({name}) staged through pinned memory")
+            }
+            None => "host memory of a rank without a GPU".to_owned(),
+        };
+        let without = match self.without {
+            0 => String::new(),
+            count => format!(", {count} of {} ranks without a GPU", self.ranks),
+        };
+        format!("{gpu} over {} channels{without}, because {}", self.channels.len(), self.why)
+    }
+
+    /// Enqueues calls on the first of some streams, in the order given, messages last, and returns. Among
+    /// ranks without a GPU, what is on host memory is done at once, behind all that was enqueued before.
+    ///
+    /// The buffers must be valid until the stream has come past them.
+    pub(crate) fn enqueue(&mut self, streams: &[Stream], work: &[Work<'_>]) -> Result<()> {
+        let slots = (self.channels.len() * SLOTS) as u64;
+        let me = (self.rank, self.ranks, slots);
+        if let Some(device) = &mut self.device {
+            if self.without == 0 || !is_on_host(work) {
+                return device.enqueue(streams, me, work);
+            }
+            // The channels are the kernels' until they are done.
+            if !device.desk.settle(self.limit, || device.order.is_over(), || ()) {
+                let ms = self.limit.as_millis();
+                let text = format!("calls on GPU memory were not over after {ms} ms");
+                return Err(Error::new(ErrorKind::Timeout, text));
+            }
+        }
+        // SAFETY: the promise of whoever enqueues: host memory of this rank, valid until this returns.
+        #[expect(unsafe_code, reason = "the caller's promise")]
+        unsafe {
+            host::run(&self.channels, me, work)
+        }
+    }
+}
+
+impl Drop for StagedRank {
+    fn drop(&mut self) {
+        // What was enqueued ends first; what does not end in time is given up.
+        if let Some(device) = &mut self.device {
+            let alarm = &self.alarm;
+            let reason = "a rank closed the communicator before its calls on GPU memory were over";
+            device.desk.settle(self.limit, || device.order.is_over(), || alarm.abort(reason));
+            // Nobody answers from now on: what is launched all the same does not wait.
+            device.desk.words.abort();
+            device.proxies.stop();
+        }
+        self.watch.stop();
+    }
+}
+
+impl Device {
+    fn enqueue(
+        &mut self,
+        streams: &[Stream],
+        (rank, ranks, slots): (Rank, u32, u64),
+        work: &[Work<'_>],
+    ) -> Result<()> {
+        let gpu = Arc::clone(&self.gpu);
+        let _context = gpu.enter()?;
+        let Some(stream) = self.order.begin(streams)? else { return Ok(()) };
+        for one in work {
+            if let Work::Collective { call, input, output, scalar } = one {
+                let shape = Shape::of(call, rank, ranks, slots)?;
+                check_addresses(call, &shape, (*input, *output))?;
+                self.collective(stream, call, &shape, (*input, *output, *scalar))?;
+            }
+        }
+        if work.iter().any(|one| !matches!(one, Work::Collective { .. })) {
+            self.messages(stream, (rank, ranks), work)?;
+        }
+        Ok(self.order.end(streams)?)
+    }
+
+    fn collective(
+        &mut self,
+        stream: Stream,
+        call: &Call,
+        shape: &Shape,
+        (input, output, scalar): (Address, Address, Option<Address>),
+    ) -> std::result::Result<(), Fault> {
+        let scalar = scalar.filter(|_| call.collective.reduces() && call.op == ReduceOp::PreMulSum);
+        let slot_count = u32::try_from(self.desk.slot_count).unwrap_or(u32::MAX);
+        let argument = CollectiveLaunch {
+            place: self.desk.place(),
+            input,
+            output,
+            factor: scalar.unwrap_or(0),
+            told: layout::tell(call, scalar.is_some()),
+            block_bytes: shape.block_bytes,
+            chunk_bytes: shape.chunk_bytes,
+            input_pieces: shape.input_pieces,
+            output_pieces: shape.output_pieces,
+            chunks: shape.chunks,
+            slot_count,
+            value_bytes: u32::try_from(call.data_type.size()).unwrap_or(1),
+            unused: 0,
+        };
+        let blocks = shape.chunks.min(slot_count);
+        self.launch(Kind::Staged, (blocks, shape.chunks as usize), stream, &argument)
+    }
+
+    /// Messages of a group, in waves that fit pinned memory.
+    fn messages(
+        &mut self,
+        stream: Stream,
+        (rank, ranks): (Rank, u32),
+        work: &[Work<'_>],
+    ) -> Result<()> {
+        let messages = Messages::of(work, ranks);
+        for (to, from, bytes) in messages.own(rank)? {
+            export::copy(&self.gpu, to, from, bytes, stream)?;
+        }
+        let waves = waves::waves(waves::parts(&messages, rank));
+        // All of them in the same memory: one after another.
+        let most = waves.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
+        if waves.is_empty() {
+            return Ok(());
+        }
+        let (staging, address) = self.desk.staging(most)?;
+        for (wave, bytes) in waves {
+            let mut list = [Piece::default(); PIECES];
+            list[..wave.len()].copy_from_slice(&wave);
+            let argument = MessagesLaunch {
+                place: Place { data: address, ..self.desk.place() },
+                parts: self.desk.parts_address(),
+                told: layout::tell_messages(),
+                staging,
+                pieces: u32::try_from(wave.len()).unwrap_or(0),
+                unused: 0,
+                list,
+            };
+            let blocks = bytes.div_ceil(BLOCK_BYTES).clamp(1, BLOCKS_MOST);
+            let blocks = u32::try_from(blocks).unwrap_or(1);
+            self.launch(Kind::Messages, (blocks, 1), stream, &argument)?;
+        }
+        Ok(())
+    }
+
+    /// Launches, and wakes the first `wakes` proxies; every launch of this module goes through here.
+    fn launch<T>(
+        &mut self,
+        kind: Kind,
+        (blocks, wakes): (u32, usize),
+        stream: Stream,
+        argument: &T,
+    ) -> std::result::Result<(), Fault> {
+        let function = self.kernels.get(kind)?;
+        let shape = (blocks, self.kernels.threads());
+        let captures = self.gpu.is_capturing(stream);
+        if captures {
+            self.desk.captured.store(true, Ordering::Release);
+        } else {
+            // Before they are woken: a proxy that sees no launch sleeps again.
+            self.desk.enqueued.fetch_add(1, Ordering::AcqRel);
+            self.proxies.wake(wakes);
+        }
+        // SAFETY:
+        // * arguments have the layout of the kernels': a test compares them;
+        // * what they name lives until `StagedRank` is dropped, which waits for the kernels;
+        // * users keep their buffers until the stream has come past the call: the contract of `enqueue`.
+        #[expect(unsafe_code, reason = "the argument is what the kernel was compiled for")]
+        let launched = unsafe { self.gpu.launch(function, shape, stream, argument) };
+        if launched.is_err() && !captures {
+            self.desk.enqueued.fetch_sub(1, Ordering::AcqRel);
+        }
+        launched
+    }
+}
+
+/// Whether no buffer is in GPU memory.
+fn is_on_host(work: &[Work<'_>]) -> bool {
+    let here = |address: Address| {
+        let address = usize::try_from(address).unwrap_or(0);
+        address == 0 || memory_of(std::ptr::with_exposed_provenance(address)) == Memory::Host
+    };
+    work.iter().all(|one| match *one {
+        Work::Collective { input, output, .. } => here(input) && here(output),
+        Work::Send { address, .. } | Work::Receive { address, .. } => here(address),
+    })
+}
+
+/// Refuses a buffer that is not there.
+fn check_addresses(call: &Call, shape: &Shape, (input, output): (Address, Address)) -> Result<()> {
+    let both = [("input", input, shape.input_pieces), ("output", output, shape.output_pieces)];
+    for (what, address, pieces) in both {
+        if address == 0 && pieces > 0 && shape.block_bytes > 0 {
+            return Err(Error::argument(format!("{what} of {} is NULL", call.collective)));
+        }
+    }
+    Ok(())
+}

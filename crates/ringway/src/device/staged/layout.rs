@@ -1,0 +1,349 @@
+//! What kernels and proxies tell each other, and how a call is cut into chunks.
+//!
+//! The structures are those of `kernels/staged.cu`, to the byte. A request holds the whole call, so that the
+//! host need remember nothing, and a captured launch can be replayed at any time.
+//!
+//! *Invariant:* chunks follow from what is equal on all ranks; words are read back totally: any bits give a
+//! call or nothing.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use crate::call::Call;
+use crate::error::{Error, Result};
+use crate::plan::algorithm::Algorithm;
+use crate::plan::types::{Collective, DataType, Level, Rank, ReduceOp};
+use crate::reduce::Scalar;
+
+/// Messages of a launch; `RW_PIECES`.
+pub(super) const PIECES: usize = 96;
+/// Slots at most: numbers of `rw_desk`.
+pub(super) const SLOTS_MOST: usize = 60;
+/// Bytes of `rw_desk`.
+pub(super) const DESK_BYTES: usize = 16 + 4 * SLOTS_MOST;
+
+/// Bytes of a slot's input, and of its output.
+pub(super) const SLOT_BYTES: u64 = 512 << 10;
+/// Less than this is not worth a chunk of its own.
+const CHUNK_BYTES_LEAST: u64 = 128 << 10;
+
+/// In place of a collective's number: messages.
+const MESSAGES: u64 = 0xff;
+/// The factor is the bits of a value, not those of a double.
+const FACTOR_IS_VALUE: u64 = 1 << 40;
+
+/// A slot's words: `rw_slot`.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct SlotWords {
+    pub(super) told: [AtomicU64; 7],
+    pub(super) request: AtomicU64,
+    pub(super) reply: AtomicU64,
+    unused: [u64; 7],
+}
+
+/// Where things are: `rw_place`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Place {
+    pub(super) report: u64,
+    pub(super) desk: u64,
+    pub(super) slots: u64,
+    pub(super) data: u64,
+    pub(super) slot_bytes: u64,
+}
+
+/// The argument of a collective's launch: `rw_staged`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CollectiveLaunch {
+    pub(super) place: Place,
+    pub(super) input: u64,
+    pub(super) output: u64,
+    pub(super) factor: u64,
+    pub(super) told: [u64; 5],
+    pub(super) block_bytes: u64,
+    pub(super) chunk_bytes: u64,
+    pub(super) input_pieces: u32,
+    pub(super) output_pieces: u32,
+    pub(super) chunks: u32,
+    pub(super) slot_count: u32,
+    pub(super) value_bytes: u32,
+    pub(super) unused: u32,
+}
+
+/// A message, or a part of one: `rw_piece`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub(super) address: u64,
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+    pub(super) peer: Rank,
+    pub(super) sends: u32,
+}
+
+/// What the host reads of it: `rw_part`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PartWords {
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+    pub(super) peer: Rank,
+    pub(super) sends: u32,
+}
+
+/// The argument of a launch of messages: `rw_messages`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MessagesLaunch {
+    pub(super) place: Place,
+    pub(super) parts: u64,
+    pub(super) told: u64,
+    pub(super) staging: u64,
+    pub(super) pieces: u32,
+    pub(super) unused: u32,
+    pub(super) list: [Piece; PIECES],
+}
+
+/// How a call is cut: chunk `c` is bytes `c * chunk_bytes` and on of every piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Bytes that belong to one rank, or of the whole buffer where it is of one piece.
+    pub(super) block_bytes: u64,
+    pub(super) chunk_bytes: u64,
+    pub(super) chunks: u32,
+    /// Pieces of this rank's buffers: one for each rank, one, or none.
+    pub(super) input_pieces: u32,
+    pub(super) output_pieces: u32,
+}
+
+impl Shape {
+    /// The shape of a call for a rank, with so many slots to fill.
+    pub(super) fn of(call: &Call, rank: Rank, ranks: u32, slots: u64) -> Result<Self> {
+        if call.counts.is_some() {
+            return Err(Error::usage(format!(
+                "{} with a count for each rank is not possible on GPU memory that ranks do not map: use \
+                 equal counts, or messages in a group",
+                call.collective
+            )));
+        }
+        // What overflows is refused here.
+        let (input, output) = (call.input_bytes(rank, ranks)?, call.output_bytes(rank, ranks)?);
+        let problem = call.problem(ranks, Level::Run)?;
+        let is_root = rank == problem.root;
+        let (input_pieces, output_pieces) = match call.collective {
+            Collective::AllReduce => (1, 1),
+            Collective::Broadcast => (u32::from(is_root), 1),
+            Collective::Reduce => (1, u32::from(is_root)),
+            Collective::AllGather => (1, ranks),
+            Collective::Gather => (1, if is_root { ranks } else { 0 }),
+            Collective::ReduceScatter => (ranks, 1),
+            Collective::Scatter => (if is_root { ranks } else { 0 }, 1),
+            Collective::AllToAll => (ranks, ranks),
+            Collective::Barrier | Collective::SendRecv => (0, 0),
+        };
+        let has_blocks = matches!(
+            call.collective,
+            Collective::AllGather
+                | Collective::Gather
+                | Collective::ReduceScatter
+                | Collective::Scatter
+                | Collective::AllToAll
+        );
+        let widest = if has_blocks { u64::from(ranks) } else { 1 };
+        let most = SLOT_BYTES / widest / 16 * 16;
+        if most == 0 {
+            return Err(Error::usage(format!(
+                "{} of {ranks} ranks does not fit the {SLOT_BYTES} bytes of pinned memory that a chunk has",
+                call.collective
+            )));
+        }
+        let block_bytes = match call.collective {
+            Collective::Barrier | Collective::SendRecv => 0,
+            _ => call.count * call.data_type.size() as u64,
+        };
+        debug_assert!(input as u64 == block_bytes * u64::from(input_pieces));
+        debug_assert!(output as u64 == block_bytes * u64::from(output_pieces));
+        let least = (CHUNK_BYTES_LEAST / widest).next_multiple_of(16).min(most);
+        let fair = block_bytes.div_ceil(slots.max(1)).next_multiple_of(16);
+        let chunk_bytes = fair.clamp(least, most);
+        let chunks = u32::try_from(block_bytes.div_ceil(chunk_bytes).max(1))
+            .map_err(|_| Error::argument(format!("{block_bytes} bytes are too many")))?;
+        Ok(Self { block_bytes, chunk_bytes, chunks, input_pieces, output_pieces })
+    }
+
+    /// Where a chunk begins in a piece, and its bytes.
+    pub(super) fn chunk(&self, chunk: u32) -> (u64, u64) {
+        let offset = u64::from(chunk) * self.chunk_bytes;
+        (offset, self.chunk_bytes.min(self.block_bytes.saturating_sub(offset)))
+    }
+}
+
+/// A call as words. `by_address` says that the kernel will put the factor's bits in place.
+pub(super) fn tell(call: &Call, by_address: bool) -> [u64; 5] {
+    let level = match call.level {
+        None => 0_u64,
+        Some(level) => level as u64 + 1,
+    };
+    let algorithm = call.algorithm.and_then(|one| Algorithm::ALL.iter().position(|a| *a == one));
+    let algorithm = algorithm.map_or(0, |at| at as u64 + 1);
+    let deadline = call.deadline.map_or(0, |deadline| {
+        u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX - 1).saturating_add(1)
+    });
+    let what = call.collective as u64
+        | (call.data_type as u64) << 8
+        | (call.op as u64) << 16
+        | level << 24
+        | algorithm << 32
+        | if by_address { FACTOR_IS_VALUE } else { 0 };
+    [what, u64::from(call.root), deadline, 0, call.scalar.to_bits()]
+}
+
+/// The word of messages.
+pub(super) const fn tell_messages() -> u64 {
+    MESSAGES
+}
+
+/// What a request asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Asked {
+    /// A chunk of a collective.
+    Chunk { call: Call, chunk: u32, chunks: u32 },
+    /// Messages in some pinned memory.
+    Messages { staging: u64, parts: usize },
+}
+
+/// Reads a request; nothing where the words make no sense.
+pub(super) fn read(told: &[u64; 7]) -> Option<Asked> {
+    let byte = |at: u32| usize::try_from(told[0] >> at & 0xff).ok();
+    if told[0] == MESSAGES {
+        let parts = usize::try_from(told[5]).ok().filter(|parts| *parts <= PIECES)?;
+        return Some(Asked::Messages { staging: told[1], parts });
+    }
+    let collective = *Collective::ALL.get(byte(0)?)?;
+    let code = u8::try_from(byte(8)?).ok()?;
+    let data_type = DataType::ALL.into_iter().find(|one| *one as u8 == code)?;
+    let mut call = Call::new(collective, data_type, told[5]);
+    call.op = *ReduceOp::ALL.get(byte(16)?)?;
+    call.level = match byte(24)? {
+        0 => None,
+        1 => Some(Level::Run),
+        2 => Some(Level::Shape),
+        _ => return None,
+    };
+    call.algorithm = match byte(32)? {
+        0 => None,
+        at => Some(*Algorithm::ALL.get(at - 1)?),
+    };
+    call.root = Rank::try_from(told[1]).ok()?;
+    call.deadline = told[2].checked_sub(1).map(Duration::from_millis);
+    call.scalar = match told[0] & FACTOR_IS_VALUE {
+        0 => f64::from_bits(told[4]),
+        _ => factor(data_type, told[4])?,
+    };
+    let chunk = u32::try_from(told[6] >> 32).ok()?;
+    let chunks = u32::try_from(told[6] & 0xffff_ffff).ok()?;
+    Some(Asked::Chunk { call, chunk, chunks })
+}
+
+/// A factor from the bits of a value; nothing for a whole number that a double cannot hold.
+#[expect(clippy::cast_precision_loss, reason = "looked at before")]
+fn factor(data_type: DataType, bits: u64) -> Option<f64> {
+    const EXACT: u64 = 1 << 53;
+    let bytes = bits.to_le_bytes();
+    let scalar = Scalar::from_bytes(data_type, &bytes[..data_type.size()])?;
+    let bytes = scalar.bits().to_le_bytes();
+    let low = [bytes[0], bytes[1], bytes[2], bytes[3]];
+    Some(match scalar.data_type() {
+        DataType::F32 => f32::from_le_bytes(low).into(),
+        DataType::F64 => f64::from_le_bytes(bytes),
+        DataType::I8 => i8::from_le_bytes([bytes[0]]).into(),
+        DataType::U8 => bytes[0].into(),
+        DataType::I32 => i32::from_le_bytes(low).into(),
+        DataType::U32 => u32::from_le_bytes(low).into(),
+        DataType::I64 => {
+            let value = i64::from_le_bytes(bytes);
+            (value.unsigned_abs() <= EXACT).then_some(value as f64)?
+        }
+        _ => {
+            let value = u64::from_le_bytes(bytes);
+            (value <= EXACT).then_some(value as f64)?
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_structures_are_those_of_the_kernel() {
+        assert_eq!(size_of::<SlotWords>(), 128);
+        assert_eq!(std::mem::offset_of!(SlotWords, reply), 64);
+        assert_eq!(size_of::<Place>(), 40);
+        assert_eq!(size_of::<CollectiveLaunch>(), 144);
+        assert_eq!(size_of::<Piece>(), 32);
+        assert_eq!(size_of::<PartWords>(), 24);
+        assert_eq!(size_of::<MessagesLaunch>(), 72 + 32 * PIECES);
+        assert!(size_of::<MessagesLaunch>() <= 4096);
+        assert_eq!(DESK_BYTES, 256);
+    }
+
+    #[test]
+    fn a_call_is_read_as_it_was_told() {
+        for collective in Collective::ALL {
+            let mut call = Call::new(collective, DataType::Bf16, 1000).op(ReduceOp::Max).root(3);
+            for level in [None, Some(Level::Run), Some(Level::Shape)] {
+                call.level = level;
+                call.deadline = level.map(|_| Duration::from_millis(5));
+                call.algorithm = level.map(|_| Algorithm::Ring);
+                let words = tell(&call, false);
+                let told = [words[0], words[1], words[2], words[3], words[4], 7, 2 << 32 | 5];
+                let mut expected = call.clone();
+                expected.count = 7;
+                let chunk = Asked::Chunk { call: expected, chunk: 2, chunks: 5 };
+                assert_eq!(read(&told), Some(chunk));
+            }
+        }
+        let told = [tell_messages(), 4, 0, 0, 0, 9, 1];
+        assert_eq!(read(&told), Some(Asked::Messages { staging: 4, parts: 9 }));
+        assert_eq!(read(&[77; 7]), None);
+    }
+
+    #[test]
+    fn a_factor_is_read_by_its_type() {
+        assert_eq!(factor(DataType::F32, 0.5_f32.to_bits().into()), Some(0.5));
+        assert_eq!(factor(DataType::I8, 0xfe), Some(-2.0));
+        assert_eq!(factor(DataType::U64, u64::MAX), None);
+    }
+
+    #[test]
+    fn chunks_cover_a_call_and_fit_their_slots() {
+        for collective in Collective::ALL {
+            for ranks in [1_u32, 3, 64] {
+                for count in [0_u64, 1, 1000, 300_001, 9_000_000] {
+                    let call = Call::new(collective, DataType::F32, count);
+                    if collective == Collective::SendRecv {
+                        continue;
+                    }
+                    let shape = Shape::of(&call, 0, ranks, 12).unwrap();
+                    let mut next = 0;
+                    for chunk in 0..shape.chunks {
+                        let (offset, bytes) = shape.chunk(chunk);
+                        assert_eq!(offset, next);
+                        let widest = u64::from(shape.input_pieces.max(shape.output_pieces));
+                        assert!(bytes * widest <= SLOT_BYTES && bytes % 4 == 0);
+                        next += bytes;
+                    }
+                    assert_eq!(next, shape.block_bytes);
+                    let other = Shape::of(&call, ranks - 1, ranks, 12).unwrap();
+                    assert_eq!(
+                        (other.chunks, other.chunk_bytes),
+                        (shape.chunks, shape.chunk_bytes)
+                    );
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Messages in pinned memory: cut into parts, and the parts into waves that fit.
+//!
+//! *Invariant:* a message is cut by its size alone, so that both ends cut alike; and every rank goes through
+//! its parts in the order of (nth message of the two ranks, nth part, distance), wherever a wave ends: the
+//! least part that is not through is always offered by both its ends, so no wave waits for a later one.
+
+use super::layout::{PIECES, Piece};
+use crate::device::messages::Messages;
+use crate::plan::types::Rank;
+
+/// Bytes of a part.
+const PART_BYTES: u64 = 4 << 20;
+/// Bytes of a wave, at most.
+pub(super) const WAVE_BYTES_MOST: u64 = 64 << 20;
+
+/// All parts of a rank's messages to and from others, in their order; offsets are not set.
+pub(super) fn parts(messages: &Messages, rank: Rank) -> Vec<Piece> {
+    let ranks = Rank::try_from(messages.sends.len()).unwrap_or(Rank::MAX);
+    let mut all = Vec::new();
+    let both = [(1, &messages.sends), (0, &messages.receives)];
+    for (sends, lists) in both {
+        for (peer, list) in (0..).zip(lists).filter(|(peer, _)| *peer != rank) {
+            let (from, to) = if sends == 1 { (rank, peer) } else { (peer, rank) };
+            let distance = (to + ranks - from) % ranks;
+            for (layer, (address, bytes)) in list.iter().enumerate() {
+                let whole = *bytes as u64;
+                for part in 0..whole.div_ceil(PART_BYTES).max(1) {
+                    let start = part * PART_BYTES;
+                    let bytes = PART_BYTES.min(whole - start);
+                    let piece = Piece { address: address + start, offset: 0, bytes, peer, sends };
+                    all.push(((layer, part, distance, sends), piece));
+                }
+            }
+        }
+    }
+    all.sort_unstable_by_key(|(key, _)| *key);
+    all.into_iter().map(|(_, piece)| piece).collect()
+}
+
+/// The parts in waves, each with the bytes of pinned memory that it takes. An offset has the same place in a
+/// line of 16 bytes as its address, so that copies go by lines.
+pub(super) fn waves(parts: Vec<Piece>) -> Vec<(Vec<Piece>, u64)> {
+    let mut waves: Vec<(Vec<Piece>, u64)> = Vec::new();
+    for mut piece in parts {
+        let place = |taken: u64| taken.next_multiple_of(16) + piece.address % 16;
+        let fits = |wave: &&mut (Vec<Piece>, u64)| {
+            wave.0.len() < PIECES && place(wave.1) + piece.bytes <= WAVE_BYTES_MOST
+        };
+        match waves.last_mut().filter(|wave| fits(wave)) {
+            Some((list, taken)) => {
+                piece.offset = place(*taken);
+                *taken = piece.offset + piece.bytes;
+                list.push(piece);
+            }
+            None => {
+                piece.offset = piece.address % 16;
+                waves.push((vec![piece], piece.offset + piece.bytes));
+            }
+        }
+    }
+    waves
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Work;
+
+    fn group(ranks: u32, rank: Rank, bytes: impl Fn(Rank, Rank) -> usize) -> Vec<Piece> {
+        let mut work = Vec::new();
+        for peer in 0..ranks {
+            work.push(Work::Send { peer, address: 0x1003, bytes: bytes(rank, peer) });
+            work.push(Work::Receive { peer, address: 0x2000, bytes: bytes(peer, rank) });
+        }
+        parts(&Messages::of(&work, ranks), rank)
+    }
+
+    #[test]
+    fn both_ends_cut_a_message_alike() {
+        let bytes = |from: Rank, to: Rank| (from * 7 + to) as usize * 1_300_001;
+        for (one, other) in [(0, 1), (2, 4), (3, 0)] {
+            let list = |rank: Rank, peer: Rank, sends: u32| -> Vec<u64> {
+                let all = group(5, rank, bytes).into_iter();
+                all.filter(|p| p.peer == peer && p.sends == sends).map(|p| p.bytes).collect()
+            };
+            let sent = list(one, other, 1);
+            assert_eq!(sent, list(other, one, 0));
+            assert_eq!(sent.iter().sum::<u64>(), bytes(one, other) as u64);
+        }
+    }
+
+    #[test]
+    fn waves_fit_and_do_not_overlap() {
+        let all = group(70, 3, |from, to| (from + to) as usize * 100_001);
+        let count = all.len();
+        let waves = waves(all);
+        assert!(waves.len() > 1);
+        let mut seen = 0;
+        for (list, bytes) in &waves {
+            assert!(list.len() <= PIECES && *bytes <= WAVE_BYTES_MOST);
+            let mut end = 0;
+            for piece in list {
+                assert!(piece.offset >= end && piece.offset % 16 == piece.address % 16);
+                end = piece.offset + piece.bytes;
+            }
+            assert!(end <= *bytes);
+            seen += list.len();
+        }
+        assert_eq!(seen, count);
+    }
+}

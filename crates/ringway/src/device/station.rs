@@ -1,0 +1,273 @@
+//! Stations: the device memory through which ranks meet, and the words they share with the host.
+//!
+//! Every rank has one, laid out alike, and maps those of all others: by address where they are in the same
+//! process, by a handle of the driver's where they are not.
+
+#![allow(unsafe_code, reason = "words in pinned memory that kernels write")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use super::Fault;
+use super::gpu::{DeviceMemory, Gpu, PinnedMemory};
+use super::program::{CARD_BLOCK_BYTES, FLAGS, Launch, RANKS};
+use crate::ffi::cuda::{Address, IPC_BYTES, IpcHandle};
+use crate::plan::mapped;
+
+/// Allocations a rank can name to others at a time; `RW_ENTRIES`.
+pub(super) const ENTRIES: usize = 4096;
+/// Bytes of an entry of the book: a handle, and how long the allocation is.
+pub(super) const ENTRY_BYTES: usize = IPC_BYTES + 16;
+/// Bytes of `rw_record`.
+const RECORD_BYTES: u64 = 32;
+/// Bytes of `rw_state`.
+const STATE_BYTES: u64 = 8 * FLAGS as u64;
+
+/// Where things are in a station; the same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) ranks: u32,
+    /// Blocks of a launch at most.
+    pub(super) blocks: u32,
+    state: u64,
+    cards: u64,
+    card_bytes: u64,
+    maps: u64,
+    bytes: u64,
+}
+
+impl Layout {
+    pub(super) fn new(ranks: u32, blocks: u32) -> Self {
+        let pairs = u64::from(ranks) * u64::from(blocks);
+        let state = pairs * FLAGS as u64 * RECORD_BYTES;
+        // Behind the states the numbers of the cards, a word for each block.
+        let cards = (state + pairs * STATE_BYTES + u64::from(blocks) * 4).next_multiple_of(256);
+        let shown = mapped::card_bytes(ranks).min(u64::from(blocks) * CARD_BLOCK_BYTES);
+        let packets = 2 * shown.next_multiple_of(CARD_BLOCK_BYTES);
+        // Two sets of cards in turn. In front of the maps are the numbers of launches.
+        let maps = cards + 2 * u64::from(ranks) * packets + 256;
+        let book = maps + u64::from(ranks) * (ENTRIES * 8) as u64;
+        let bytes = book + (ENTRIES * ENTRY_BYTES) as u64;
+        Self { ranks, blocks, state, cards, card_bytes: packets, maps, bytes }
+    }
+
+    /// Bytes a rank can show on a card.
+    pub(super) fn card_bytes(&self) -> u64 {
+        self.card_bytes / 2
+    }
+
+    /// Where the numbers of launches are that began and that ended, 4 bytes each.
+    fn launches(&self) -> u64 {
+        self.maps - 8
+    }
+
+    /// Says it to a launch.
+    pub(super) fn write(&self, launch: &mut Launch) {
+        launch.state = self.state;
+        launch.cards = self.cards;
+        launch.maps = self.maps;
+        launch.card_bytes = self.card_bytes;
+        launch.ranks = self.ranks;
+        launch.blocks = self.blocks;
+    }
+}
+
+// A launch says a peer's allocation in the bits of a token, below a byte of another use.
+const _: () = assert!((ENTRIES as u64) << super::export::OFFSET_BITS <= 1 << 56);
+// Entries of the book are read and written as words.
+const _: () = assert!(ENTRY_BYTES.is_multiple_of(8));
+
+/// A rank's own station.
+#[derive(Debug)]
+pub(super) struct Station {
+    memory: DeviceMemory,
+    pub(super) layout: Layout,
+}
+
+impl Station {
+    pub(super) fn new(gpu: &Arc<Gpu>, layout: Layout) -> Result<Self, Fault> {
+        let bytes = usize::try_from(layout.bytes)
+            .map_err(|_| Fault::Other("a station too large for this machine".to_owned()))?;
+        Ok(Self { memory: gpu.alloc(bytes)?, layout })
+    }
+
+    /// Launches that began, and that ended. Waits for a copy, which may have to wait for kernels.
+    pub(super) fn launches(&self, gpu: &Arc<Gpu>) -> Result<(u32, u32), Fault> {
+        let mut bytes = [0; 8];
+        gpu.read(&mut bytes, self.address() + self.layout.launches())?;
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        Ok((word(0), word(4)))
+    }
+
+    pub(super) fn address(&self) -> Address {
+        self.memory.address()
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+}
+
+/// Memory of a peer in another process that is to be mapped: `rw_request`.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Request {
+    /// One more than the entry; set by kernels.
+    pub(super) asked: AtomicU64,
+    pub(super) handle: [AtomicU64; IPC_BYTES / 8],
+    /// What was asked; set by the host.
+    pub(super) answered: AtomicU64,
+    pub(super) base: AtomicU64,
+}
+
+/// What kernels and host tell each other: `rw_report`.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct Report {
+    /// Set by either side: kernels end.
+    pub(super) abort: AtomicU32,
+    /// One more than the rank whose call differs.
+    pub(super) mismatch: AtomicU32,
+    pub(super) their_tag: AtomicU32,
+    pub(super) own_tag: AtomicU32,
+    /// The launch whose block 0 waits, and one more than the rank it waits for.
+    pub(super) launch: AtomicU32,
+    pub(super) waits_for: AtomicU32,
+    pub(super) waits_flag: AtomicU32,
+    unused: AtomicU32,
+    /// Launches that the host serves.
+    pub(super) begun: AtomicU32,
+    pub(super) done: AtomicU32,
+    pub(super) requests: [Request; RANKS],
+}
+
+/// What a rank names to other processes, in pinned memory: launches copy it into the station.
+#[derive(Debug)]
+pub(super) struct Book(PinnedMemory);
+
+impl Book {
+    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Self, Fault> {
+        Ok(Self(gpu.pinned(ENTRIES * ENTRY_BYTES)?))
+    }
+
+    /// Where kernels see it.
+    pub(super) fn address(&self) -> Address {
+        self.0.address()
+    }
+
+    /// Writes an entry that no launch has read yet.
+    pub(super) fn write(&mut self, entry: usize, handle: &IpcHandle, bytes: u64) {
+        let mut line = [0; ENTRY_BYTES];
+        line[..IPC_BYTES].copy_from_slice(&handle.0);
+        line[IPC_BYTES..IPC_BYTES + 8].copy_from_slice(&bytes.to_le_bytes());
+        let entry = entry.min(ENTRIES - 1);
+        // SAFETY: the memory has `ENTRIES` lines.
+        let place = unsafe { self.0.place().add(entry * ENTRY_BYTES) };
+        // SAFETY: a line of it; kernels read only lines that were written before they began.
+        unsafe { place.cast::<[u8; ENTRY_BYTES]>().write(line) };
+    }
+}
+
+/// A report in pinned memory.
+#[derive(Debug)]
+pub(super) struct Words(PinnedMemory);
+
+impl Words {
+    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Self, Fault> {
+        Ok(Self(gpu.pinned(size_of::<Report>())?))
+    }
+
+    /// Where kernels see it.
+    pub(super) fn address(&self) -> Address {
+        self.0.address()
+    }
+
+    pub(super) fn report(&self) -> &Report {
+        // SAFETY: the memory has the size of a report, is aligned as pages are, was cleared, and is used
+        // through atomics only, here and in kernels.
+        unsafe { self.0.place().cast::<Report>().as_ref() }
+    }
+
+    /// Ends the kernels that run, and those to come.
+    pub(super) fn abort(&self) {
+        self.report().abort.store(1, Ordering::Release);
+    }
+
+    /// Whether they end: by us, or by one that met another call.
+    pub(super) fn is_aborted(&self) -> bool {
+        self.report().abort.load(Ordering::Acquire) != 0
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use zerocopy::FromZeros as _;
+
+    use super::*;
+
+    /// Every part of a station, as first byte and the one behind the last, in the order of the picture.
+    fn parts(layout: &Layout) -> [(u64, u64); 5] {
+        let Layout { ranks, blocks, state, cards, card_bytes, maps, bytes } = *layout;
+        let pairs = u64::from(ranks) * u64::from(blocks);
+        // Where kernels look for it.
+        let book = maps + u64::from(ranks) * ENTRIES as u64 * 8;
+        [
+            (0, pairs * FLAGS as u64 * RECORD_BYTES),
+            (state, state + pairs * STATE_BYTES + 4 * u64::from(blocks)),
+            // Two sets; the numbers of launches are in front of the maps.
+            (cards, cards + 2 * u64::from(ranks) * card_bytes + 8),
+            (maps, maps + u64::from(ranks) * ENTRIES as u64 * 8),
+            (book, bytes),
+        ]
+    }
+
+    #[test]
+    fn parts_of_a_station_do_not_overlap_and_are_aligned() {
+        for ranks in 1..=mapped::RANKS_MAX {
+            for blocks in [1, 2, 3, 4, 7, 16, 33, 64] {
+                let layout = Layout::new(ranks, blocks);
+                let parts = parts(&layout);
+                for pair in parts.windows(2) {
+                    assert!(pair[0].1 <= pair[1].0, "{ranks} ranks, {blocks} blocks: {parts:?}");
+                }
+                assert!(parts.iter().all(|(start, _)| start.is_multiple_of(8)), "{parts:?}");
+                // Packets are 16 bytes, and written so.
+                assert!(layout.cards.is_multiple_of(16), "{layout:?}");
+                assert!(layout.card_bytes.is_multiple_of(2 * CARD_BLOCK_BYTES), "{layout:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_entries_are_inside() {
+        let layout = Layout::new(32, 64);
+        let book = parts(&layout)[4].0;
+        assert_eq!(book + (ENTRIES * ENTRY_BYTES) as u64, layout.bytes);
+        // A communicator says what it takes: this is the most.
+        assert!(layout.bytes < 16 << 20, "{} bytes", layout.bytes);
+    }
+
+    #[test]
+    fn cards_are_no_wider_than_what_blocks_send() {
+        for (ranks, blocks, shown) in [
+            (2, 64, mapped::CARD_BYTES_MAX),
+            (2, 1, CARD_BLOCK_BYTES),
+            (4, 64, mapped::CARD_BYTES_MAX / 2),
+            (32, 64, mapped::CARD_BYTES_MAX / 16),
+        ] {
+            assert_eq!(Layout::new(ranks, blocks).card_bytes(), shown, "{ranks} {blocks}");
+        }
+    }
+
+    #[test]
+    fn a_launch_is_told_where_things_are() {
+        let layout = Layout::new(5, 3);
+        let mut launch = Launch::new_zeroed();
+        layout.write(&mut launch);
+        let told = (launch.state, launch.cards, launch.maps, launch.card_bytes);
+        assert_eq!(told, (layout.state, layout.cards, layout.maps, layout.card_bytes));
+        assert_eq!((launch.ranks, launch.blocks), (5, 3));
+    }
+}

@@ -1,0 +1,181 @@
+//! The thread that looks after a communicator's kernels: maps what they ask for, ends them when the
+//! communicator fails, and notices those that stand still.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::Fault;
+use super::export::Import;
+use super::gpu::Gpu;
+use super::near;
+use super::recent::Recent;
+use super::station::{Request, Station, Words};
+use crate::control::{Health, Report};
+use crate::ffi::cuda::{IPC_BYTES, IpcHandle};
+use crate::plan::types::Rank;
+
+/// How often it looks for a while after a launch or while a kernel waits, and else.
+const BUSY: Duration = Duration::from_micros(500);
+const IDLE: Duration = Duration::from_millis(5);
+const A_WHILE: Duration = Duration::from_millis(200);
+
+/// What the thread and the rank both use.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) gpu: Arc<Gpu>,
+    pub(super) station: Station,
+    pub(super) words: Words,
+    /// Ranks of other processes, a bit each.
+    pub(super) foreign: u64,
+    pub(super) recent: Recent,
+    pub(super) health: Arc<Health>,
+    pub(super) timeout: Duration,
+    pub(super) rank: Rank,
+    /// Launches made, without those that were written down for later.
+    pub(super) launches: AtomicU32,
+}
+
+impl Shared {
+    /// Whether a kernel is at work or to come.
+    fn is_busy(&self) -> Result<bool, Fault> {
+        let (began, ended) = self.station.launches(&self.gpu)?;
+        // Of those that were written down nobody knows how many run.
+        let missing = self.launches.load(Ordering::Acquire).wrapping_sub(ended);
+        Ok(began != ended || (missing != 0 && missing < u32::MAX / 2))
+    }
+
+    /// Waits until no kernel is at work; past `limit`, or once the communicator has failed, ends them.
+    pub(super) fn settle(&self, limit: Duration) {
+        let start = Instant::now();
+        // A driver that does not answer has no kernels that could be waited for.
+        while self.is_busy().unwrap_or(false) {
+            if start.elapsed() > limit || self.health.is_raised() {
+                self.words.abort();
+            }
+            // Kernels see the word within microseconds, unless they cannot run at all.
+            if start.elapsed() > limit + Duration::from_secs(2) {
+                return;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+/// The thread.
+#[derive(Debug)]
+pub(super) struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    pub(super) fn start(shared: &Arc<Shared>) -> Result<Self, Fault> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (shared, stopped) = (Arc::clone(shared), Arc::clone(&stop));
+        let thread = std::thread::Builder::new()
+            .name(format!("ringway-gpu-{}", shared.rank))
+            .spawn(move || watch(&shared, &stopped))
+            .map_err(|error| Fault::Other(format!("cannot start a thread: {error}")))?;
+        Ok(Self { stop, thread: Some(thread) })
+    }
+
+    /// Ends the thread.
+    pub(super) fn stop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // It has no way to panic; if it did, there is nothing left to stop.
+            let _ended = thread.join();
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn watch(shared: &Shared, stop: &AtomicBool) {
+    if let Some(cpus) = near::stay(&shared.gpu) {
+        let (number, bus) = (shared.gpu.ordinal(), shared.gpu.bus_address());
+        tracing::info!(target: crate::log::INIT, "GPU : watched from CPUs {cpus}, near GPU {number} ({bus})");
+    }
+    // A capture of the user's forbids some calls in all threads that do not say this.
+    let _relaxed = shared.gpu.relax();
+    let mut imports: Vec<Import> = Vec::new();
+    let report = shared.words.report();
+    let (mut since, mut stuck, mut told) = (Instant::now(), 0, false);
+    let (mut moved, mut launches) = (Instant::now(), 0);
+    while !stop.load(Ordering::Acquire) {
+        if shared.health.is_raised() {
+            shared.words.abort();
+        }
+        for (peer, request) in (0..).zip(&report.requests) {
+            if shared.foreign >> peer & 1 == 0 {
+                continue;
+            }
+            match answer(&shared.gpu, request) {
+                Ok(import) => imports.extend(import),
+                Err(fault) => fail(shared, peer, &fault.to_string()),
+            }
+        }
+        let mismatch = report.mismatch.swap(0, Ordering::AcqRel);
+        if let Some(peer) = mismatch.checked_sub(1) {
+            let (own, theirs) = (&report.own_tag, &report.their_tag);
+            shared.health.report(Report::Device {
+                peer: Some(peer),
+                differs: true,
+                seen: format!(
+                    "calls on the GPU differ (signatures {:08x} and {:08x}){}",
+                    own.load(Ordering::Relaxed),
+                    theirs.load(Ordering::Relaxed),
+                    shared.recent.told(report.begun.load(Ordering::Relaxed))
+                ),
+            });
+        }
+        let waits_for = report.waits_for.load(Ordering::Acquire).checked_sub(1);
+        let launch = report.launch.load(Ordering::Acquire);
+        if waits_for.is_none() || launch != stuck {
+            (stuck, since, told) = (launch, Instant::now(), false);
+        } else if !told && since.elapsed() > shared.timeout {
+            told = true;
+            shared.health.report(Report::Device {
+                peer: waits_for,
+                differs: false,
+                seen: format!(
+                    "a GPU kernel (launch {launch}{}) stood still for {} ms",
+                    shared.recent.told(launch),
+                    since.elapsed().as_millis()
+                ),
+            });
+        }
+        let made = shared.launches.load(Ordering::Acquire);
+        if made != launches || waits_for.is_some() {
+            (launches, moved) = (made, Instant::now());
+        }
+        std::thread::sleep(if moved.elapsed() < A_WHILE { BUSY } else { IDLE });
+    }
+}
+
+/// Maps what a kernel asks for, if it asks for something new.
+fn answer(gpu: &Arc<Gpu>, request: &Request) -> Result<Option<Import>, Fault> {
+    let asked = request.asked.load(Ordering::Acquire);
+    if asked == 0 || asked == request.answered.load(Ordering::Relaxed) {
+        return Ok(None);
+    }
+    let mut handle = IpcHandle([0; IPC_BYTES]);
+    for (bytes, word) in handle.0.chunks_mut(8).zip(&request.handle) {
+        bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+    }
+    let import = Import::open(gpu, handle)?;
+    request.base.store(import.base, Ordering::Relaxed);
+    request.answered.store(asked, Ordering::Release);
+    Ok(Some(import))
+}
+
+fn fail(shared: &Shared, peer: Rank, cause: &str) {
+    shared.words.abort();
+    shared.health.report(Report::LinkBroken { peer, cause: cause.to_owned() });
+}

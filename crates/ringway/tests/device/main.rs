@@ -1,0 +1,15 @@
+//! Device code without a device: the arithmetic of kernels against the host's reductions, and the fake
+//! driver that other suites run on.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
+
+mod arithmetic;
+mod collectives;
+mod driver;
+#[path = "../fakes/fakes.rs"]
+mod fakes;
+mod kernels;
+mod processes;
+mod random;
+mod staged;
+mod world;

@@ -1,0 +1,227 @@
+#![allow(unsafe_code, reason = "kernels use addresses of device memory")]
+//! Many calls that nobody waits for, on several communicators and streams at once: all of them end, with
+//! the bytes of the host.
+
+use ringway::device::{Buffer, DeviceStream};
+use ringway::plan::types::Level;
+use ringway::{Call, Collective, Communicator, DataType, DeviceWork, ReduceOp};
+
+use crate::collectives::values;
+use crate::world::world;
+
+/// A draw that is the same on every rank.
+struct Draw(u64);
+
+impl Draw {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 11).unwrap() % most
+    }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+}
+
+const COLLECTIVES: [Collective; 8] = [
+    Collective::AllReduce,
+    Collective::AllGather,
+    Collective::ReduceScatter,
+    Collective::Broadcast,
+    Collective::Reduce,
+    Collective::AllToAll,
+    Collective::Gather,
+    Collective::Scatter,
+];
+
+/// Few, as each takes a kernel.
+const KINDS: [(DataType, ReduceOp); 3] = [
+    (DataType::F32, ReduceOp::Sum),
+    (DataType::Bf16, ReduceOp::Avg),
+    (DataType::U8, ReduceOp::Max),
+];
+
+/// What is enqueued and not yet looked at.
+struct Pending {
+    communicator: usize,
+    what: What,
+    input: Vec<u8>,
+    at: usize,
+    output: usize,
+}
+
+enum What {
+    Call(Call),
+    /// Everybody sends to the next.
+    Message,
+}
+
+/// Bytes of a buffer; a batch that would need more ends sooner.
+const BYTES: usize = 8 << 20;
+
+/// A rank's communicators, streams and memory.
+struct Side {
+    communicators: Vec<Communicator>,
+    streams: Vec<DeviceStream>,
+    from: Buffer,
+    to: Buffer,
+}
+
+impl Side {
+    fn of(comm: &Communicator) -> Self {
+        let rank = i32::try_from(comm.rank()).unwrap();
+        let mut communicators = vec![comm.dup().unwrap()];
+        // The same ranks, the other way round; and half of them.
+        communicators.extend(comm.split(Some(0), -rank).unwrap());
+        communicators.extend(comm.split(Some(comm.rank() % 2), rank).unwrap());
+        for one in &communicators {
+            one.attach_gpu(None).unwrap();
+        }
+        let gpu = communicators[0].gpu().expect("a GPU");
+        Self {
+            communicators,
+            streams: (0..3).map(|_| DeviceStream::new(&gpu).unwrap()).collect(),
+            from: Buffer::new(&gpu, BYTES).unwrap(),
+            to: Buffer::new(&gpu, BYTES).unwrap(),
+        }
+    }
+
+    /// Makes every kernel be loaded: the driver may wait for kernels at work before it loads one, and those
+    /// may wait for the call that the loading thread has yet to make. Ranks with a process or a GPU of their
+    /// own need no such care.
+    fn warm(&self) {
+        for comm in &self.communicators {
+            for (data_type, op) in KINDS {
+                for collective in [Collective::AllReduce, Collective::AllGather] {
+                    let call = Call::new(collective, data_type, 16).op(op);
+                    let (input, output) = (self.from.address(), self.to.address());
+                    let work = DeviceWork::Collective { call, input, output, scalar: None };
+                    // SAFETY: the buffers are larger, and live longer.
+                    unsafe { comm.enqueue(&[self.streams[0].stream()], &[work]) }.unwrap();
+                    self.streams[0].synchronize().unwrap();
+                    comm.barrier().unwrap();
+                }
+            }
+        }
+    }
+
+    /// Draws a call and prepares its memory from `at` on.
+    fn prepare(&self, draw: &mut Draw, communicator: usize, at: usize) -> Pending {
+        let comm = &self.communicators[communicator];
+        let (rank, size) = (comm.rank(), comm.size());
+        let most = draw.of(&[10, 1000, 20_000]);
+        let count = draw.below(most);
+        let (data_type, op) = draw.of(&KINDS);
+        let seed = u64::from(rank) * 101 + count as u64;
+        if draw.below(5) == 0 {
+            let input = values(DataType::U8, count, seed);
+            return Pending { communicator, what: What::Message, input, at, output: count };
+        }
+        let root = u32::try_from(draw.below(2)).unwrap();
+        let call = Call::new(draw.of(&COLLECTIVES), data_type, count as u64).op(op).root(root);
+        let input = call.input_bytes(rank, size).unwrap();
+        let output = call.output_bytes(rank, size).unwrap();
+        let input = values(data_type, input / data_type.size(), seed);
+        Pending { communicator, what: What::Call(call), input, at, output }
+    }
+
+    fn work(&self, pending: &Pending) -> Vec<DeviceWork> {
+        let input = self.from.address().wrapping_byte_add(pending.at);
+        let output = self.to.address().wrapping_byte_add(pending.at);
+        let comm = &self.communicators[pending.communicator];
+        let (rank, size) = (comm.rank(), comm.size());
+        let bytes = pending.output;
+        match &pending.what {
+            What::Call(call) => {
+                vec![DeviceWork::Collective { call: call.clone(), input, output, scalar: None }]
+            }
+            What::Message => vec![
+                DeviceWork::Send { peer: (rank + 1) % size, address: input, bytes },
+                DeviceWork::Receive { peer: (rank + size - 1) % size, address: output, bytes },
+            ],
+        }
+    }
+
+    /// Compares what arrived with the same call on the host.
+    fn look(&self, pending: &Pending) {
+        let comm = &self.communicators[pending.communicator];
+        let (rank, size) = (comm.rank(), comm.size());
+        let mut found = vec![0; pending.output];
+        self.to.read(pending.at, &mut found).unwrap();
+        let expected = match &pending.what {
+            What::Call(call) => {
+                let mut expected = vec![0; pending.output];
+                comm.call(&call.clone().level(Level::Shape), &pending.input, &mut expected)
+                    .unwrap();
+                expected
+            }
+            What::Message => {
+                let before = u64::from((rank + size - 1) % size);
+                values(DataType::U8, pending.output, before * 101 + pending.output as u64)
+            }
+        };
+        if let What::Call(call) = &pending.what {
+            assert!(found == expected, "{call:?} on rank {rank} of {size}");
+        }
+        assert!(found == expected, "a message to rank {rank} of {size}");
+    }
+}
+
+#[test]
+fn random_calls_on_many_streams_end_with_the_bytes_of_the_host() {
+    let on_gpu = std::env::var_os("RINGWAY_TEST_GPU").is_some();
+    let most = if on_gpu { 10_000 } else { 400 };
+    let seed = 0x5eed_0001_u64;
+    world(4, |comm| {
+        let side = Side::of(comm);
+        side.warm();
+        comm.barrier().unwrap();
+        let mut draw = Draw(seed);
+        let mut calls = 0;
+        while calls < most {
+            let mut batch: Vec<Pending> = Vec::new();
+            let mut at = 0;
+            for _ in 0..=draw.below(12) {
+                // A group of one to three calls of one communicator, on one stream or two.
+                let communicator = draw.below(side.communicators.len());
+                let first = draw.below(side.streams.len());
+                let second = draw.below(side.streams.len());
+                let size = 1 + draw.below(3);
+                let mut work = Vec::new();
+                for _ in 0..size {
+                    let pending = side.prepare(&mut draw, communicator, at);
+                    let comm = &side.communicators[communicator];
+                    let bytes = pending.input.len().max(pending.output);
+                    // The same on every rank, whoever is the root: what all have at most.
+                    at += 20_000 * 4 * comm.size() as usize;
+                    assert!(pending.at + bytes <= at);
+                    side.from.write(pending.at, &pending.input).unwrap();
+                    side.to.write(pending.at, &vec![0; pending.output]).unwrap();
+                    work.extend(side.work(&pending));
+                    batch.push(pending);
+                }
+                let streams = [side.streams[first].stream(), side.streams[second].stream()];
+                let streams = if first == second { &streams[..1] } else { &streams[..] };
+                // SAFETY: the memory is used by nobody else in this batch, and lives longer.
+                unsafe { side.communicators[communicator].enqueue(streams, &work) }.unwrap();
+                calls += work.len();
+                if at + 3 * 20_000 * 4 * 4 > BYTES {
+                    break;
+                }
+            }
+            for stream in &side.streams {
+                stream.synchronize().unwrap();
+            }
+            for pending in &batch {
+                side.look(pending);
+            }
+        }
+        for one in &side.communicators {
+            one.check().unwrap();
+        }
+        // Nobody gives memory back while another waits in a kernel.
+        comm.barrier().unwrap();
+    });
+}

@@ -1,0 +1,27 @@
+//! Ranks as threads on a GPU: a real one where RINGWAY_TEST_GPU is set, else the fake one.
+
+use ringway::Communicator;
+use ringway::config::Config;
+use ringway::testing::world_with;
+
+use crate::fakes;
+
+/// Settings for the GPU there is; nothing where there is none and none can be faked.
+pub(crate) fn config() -> Option<Config> {
+    if std::env::var_os("RINGWAY_TEST_GPU").is_some() {
+        return Some(Config::load(&ringway::config::Environment::from_process()));
+    }
+    let fakes::Cuda { driver, nvrtc } = fakes::cuda()?;
+    let mut config = Config::default();
+    config.cuda_library = Some(driver);
+    config.nvrtc_library = Some(nvrtc);
+    Some(config)
+}
+
+/// Runs `body` on ranks that have a GPU; nothing where there is none.
+pub(crate) fn world<R: Send>(ranks: u32, body: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
+    match config() {
+        Some(config) => world_with(ranks, &config, body),
+        None => Vec::new(),
+    }
+}

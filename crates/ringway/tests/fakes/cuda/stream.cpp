@@ -1,0 +1,476 @@
+// Streams, events, copies and host functions of the fake driver; see fake.h.
+
+#include "fake.h"
+
+#include <chrono>
+#include <cstring>
+
+thread_local bool in_host_function = false;
+
+// --- the queue ------------------------------------------------------------------------------------
+
+void Stream::work() {
+    std::unique_lock<std::mutex> lock(mutex);
+    for (;;) {
+        changed.wait(lock, [&] { return ending || !queue.empty(); });
+        if (queue.empty()) return;
+        std::function<void()> next = std::move(queue.front());
+        queue.pop_front();
+        lock.unlock();
+        next();
+        next = nullptr;
+        lock.lock();
+        completed++;
+        changed.notify_all();
+    }
+}
+
+void Stream::wait_for(uint64_t number) {
+    std::unique_lock<std::mutex> lock(mutex);
+    changed.wait(lock, [&] { return completed >= number; });
+}
+
+void Stream::synchronize() {
+    std::unique_lock<std::mutex> lock(mutex);
+    const uint64_t number = submitted;
+    changed.wait(lock, [&] { return completed >= number; });
+}
+
+void Stream::end() {
+    {
+        std::lock_guard<std::mutex> lock(mutex);
+        ending = true;
+    }
+    changed.notify_all();
+    thread.join();
+}
+
+static StreamRef start(Context* context, bool blocking, int priority) {
+    StreamRef stream = std::make_shared<Stream>();
+    stream->context = context;
+    stream->blocking = blocking;
+    stream->priority = priority;
+    stream->thread = std::thread([raw = stream.get()] { raw->work(); });
+    return stream;
+}
+
+static StreamRef null_stream(Context* context) {
+    if (!context->null_stream) context->null_stream = start(context, true, 0);
+    return context->null_stream;
+}
+
+// All streams of a context. Under the state's lock.
+static std::vector<StreamRef> streams_of(Context* context) {
+    std::vector<StreamRef> all;
+    if (context->null_stream) all.push_back(context->null_stream);
+    for (auto& [thread, stream] : context->thread_streams) all.push_back(stream);
+    for (auto& [handle, stream] : context->streams) all.push_back(stream);
+    return all;
+}
+
+void enqueue(const StreamRef& stream, std::function<void()> work) {
+    {
+        std::lock_guard<std::mutex> lock(stream->mutex);
+        if (stream->capture) {
+            stream->capture->work.push_back(std::move(work));
+            return;
+        }
+    }
+    std::lock_guard<std::mutex> all(state().mutex);
+    Context* context = stream->context;
+    const bool is_null = stream == context->null_stream;
+    std::vector<std::pair<StreamRef, uint64_t>> before;
+    for (StreamRef& other : streams_of(context)) {
+        const bool ordered = is_null ? other->blocking && other != stream
+                                     : stream->blocking && other == context->null_stream;
+        if (!ordered) continue;
+        std::lock_guard<std::mutex> lock(other->mutex);
+        if (other->completed < other->submitted) before.push_back({other, other->submitted});
+    }
+    if (!before.empty()) {
+        work = [before, work] {
+            for (auto& [other, number] : before) other->wait_for(number);
+            work();
+        };
+    }
+    std::lock_guard<std::mutex> lock(stream->mutex);
+    stream->queue.push_back(std::move(work));
+    stream->submitted++;
+    stream->changed.notify_all();
+}
+
+void synchronize_context(Context* context) {
+    std::vector<StreamRef> all;
+    {
+        std::lock_guard<std::mutex> lock(state().mutex);
+        all = streams_of(context);
+    }
+    for (StreamRef& stream : all) stream->synchronize();
+}
+
+CUresult resolve(void* handle, StreamRef& stream) {
+    Context* context;
+    if (CUresult result = current(context)) return result;
+    std::lock_guard<std::mutex> lock(state().mutex);
+    if (handle == nullptr || handle == (void*)1) {
+        stream = null_stream(context);
+    } else if (handle == (void*)2) {
+        StreamRef& own = context->thread_streams[std::this_thread::get_id()];
+        if (!own) own = start(context, true, 0);
+        stream = own;
+    } else {
+        auto found = context->streams.find((Stream*)handle);
+        if (found == context->streams.end()) return INVALID_HANDLE;
+        stream = found->second;
+    }
+    return SUCCESS;
+}
+
+// --- streams --------------------------------------------------------------------------------------
+
+API cuStreamCreateWithPriority(Stream** handle, unsigned flags, int priority) {
+    if (handle == nullptr || flags > 1) return INVALID_VALUE;
+    Context* context;
+    if (CUresult result = current(context)) return result;
+    std::lock_guard<std::mutex> lock(state().mutex);
+    StreamRef stream = start(context, flags == 0, priority);
+    context->streams[stream.get()] = stream;
+    *handle = stream.get();
+    return SUCCESS;
+}
+
+API cuStreamCreate(Stream** handle, unsigned flags) {
+    return cuStreamCreateWithPriority(handle, flags, 0);
+}
+
+API cuStreamDestroy_v2(void* handle) {
+    if ((uintptr_t)handle <= 2) return INVALID_HANDLE;
+    StreamRef stream;
+    if (CUresult result = resolve(handle, stream)) return result;
+    {
+        std::lock_guard<std::mutex> lock(state().mutex);
+        if (stream->context->streams.erase(stream.get()) == 0) return INVALID_HANDLE;
+    }
+    stream->end(); // after all that is in it
+    return SUCCESS;
+}
+
+API cuStreamGetCtx(void* handle, Context** context) {
+    if (context == nullptr) return INVALID_VALUE;
+    if (in_host_function) return NOT_PERMITTED;
+    if (!state().initialized) return NOT_INITIALIZED;
+    if ((uintptr_t)handle <= 2) return current(*context);
+    std::lock_guard<std::mutex> lock(state().mutex);
+    for (Context& one : state().contexts) {
+        if (one.streams.count((Stream*)handle) == 0) continue;
+        *context = &one;
+        return SUCCESS;
+    }
+    return INVALID_HANDLE;
+}
+
+static bool is_captured(const StreamRef& stream) {
+    std::lock_guard<std::mutex> lock(stream->mutex);
+    return stream->capture != nullptr;
+}
+
+API cuStreamSynchronize(void* handle) {
+    StreamRef stream;
+    if (CUresult result = resolve(handle, stream)) return result;
+    if (is_captured(stream)) return CAPTURE_UNSUPPORTED;
+    stream->synchronize();
+    return SUCCESS;
+}
+
+API cuStreamQuery(void* handle) {
+    StreamRef stream;
+    if (CUresult result = resolve(handle, stream)) return result;
+    std::lock_guard<std::mutex> lock(stream->mutex);
+    return stream->completed < stream->submitted ? NOT_READY : SUCCESS;
+}
+
+API cuLaunchHostFunc(void* handle, void (*function)(void*), void* data) {
+    if (function == nullptr) return INVALID_VALUE;
+    StreamRef stream;
+    if (CUresult result = resolve(handle, stream)) return result;
+    enqueue(stream, [function, data] {
+        in_host_function = true;
+        function(data);
+        in_host_function = false;
+    });
+    return SUCCESS;
+}
+
+// --- capture: of one stream ------------------------------------------------------------------------
+
+API cuStreamBeginCapture_v2(void* handle, int mode) {
+    if (mode < 0 || mode > 2) return INVALID_VALUE;
+    StreamRef stream;
+    if (CUresult result = resolve(handle, stream)) return result;
+    if (stream == stream->context->null_stream) return CAPTURE_UNSUPPORTED;
+    std::lock_guard<std::mutex> lock(stream->mutex);
+    if (stream->capture) return ILLEGAL_STATE;
+    stream->capture = std::make_shared<Graph>();
+    return SUCCESS;
+}
+
+API cuStreamEndCapture(void* handle, Graph** graph) {
+    if (graph == nullptr) return INVALID_VALUE;
+    StreamRef stream;
+    if (CUresult result = resolve(handle, stream)) return result;
+    std::lock_guard<std::mutex> lock(stream->mutex);
+    if (!stream->capture) return ILLEGAL_STATE;
+    *graph = new Graph(*stream->capture);
+    stream->capture = nullptr;
+    return SUCCESS;
+}
+
+API cuGraphInstantiateWithFlags(Graph** executable, Graph* graph, unsigned long long) {
+    if (executable == nullptr || graph == nullptr) return INVALID_VALUE;
+    *executable = new Graph(*graph);
+    return SUCCESS;
+}
+
+API cuGraphLaunch(Graph* executable, void* handle) {
+    if (executable == nullptr) return INVALID_VALUE;
+    StreamRef stream;
+    if (CUresult result = resolve(handle, stream)) return result;
+    for (const auto& work : executable->work) enqueue(stream, work);
+    return SUCCESS;
+}
+
+API cuGraphDestroy(Graph* graph) {
+    delete graph;
+    return SUCCESS;
+}
+
+API cuGraphExecDestroy(Graph* executable) {
+    delete executable;
+    return SUCCESS;
+}
+
+
+API cuStreamIsCapturing(void* handle, int* status) {
+    if (status == nullptr) return INVALID_VALUE;
+    StreamRef stream;
+    if (CUresult result = resolve(handle, stream)) return result;
+    *status = is_captured(stream) ? 1 : 0;
+    return SUCCESS;
+}
+
+API cuStreamGetCaptureInfo_v2(void* handle, int* status, unsigned long long* id, void** graph,
+                              const void** dependencies, size_t* count) {
+    if (status == nullptr) return INVALID_VALUE;
+    StreamRef stream;
+    if (CUresult result = resolve(handle, stream)) return result;
+    *status = is_captured(stream) ? 1 : 0;
+    if (id != nullptr) *id = 0;
+    if (graph != nullptr) *graph = nullptr;
+    if (dependencies != nullptr) *dependencies = nullptr;
+    if (count != nullptr) *count = 0;
+    return SUCCESS;
+}
+
+API cuThreadExchangeStreamCaptureMode(int* mode) {
+    static thread_local int of_thread = 0;
+    if (mode == nullptr || *mode < 0 || *mode > 2) return INVALID_VALUE;
+    std::swap(*mode, of_thread);
+    return SUCCESS;
+}
+
+// --- events ---------------------------------------------------------------------------------------
+
+// One recording of an event.
+struct Moment {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool reached = false;
+    std::chrono::steady_clock::time_point time;
+
+    void wait() {
+        std::unique_lock<std::mutex> lock(mutex);
+        changed.wait(lock, [&] { return reached; });
+    }
+};
+
+struct Event {
+    Context* context;
+    bool timed;
+    std::shared_ptr<Moment> last; // nothing before the first recording
+};
+
+static std::mutex events_mutex;
+static std::set<Event*>& events() {
+    static auto* all = new std::set<Event*>;
+    return *all;
+}
+
+// The last recording of an event; with `timed`, of one that has times.
+static CUresult last_of(Event* event, std::shared_ptr<Moment>& moment, bool timed = false) {
+    if (in_host_function) return NOT_PERMITTED;
+    std::lock_guard<std::mutex> lock(events_mutex);
+    if (events().count(event) == 0 || (timed && !event->timed)) return INVALID_HANDLE;
+    moment = event->last;
+    return SUCCESS;
+}
+
+API cuEventCreate(Event** event, unsigned flags) {
+    if (event == nullptr || flags > 7) return INVALID_VALUE;
+    Context* context;
+    if (CUresult result = current(context)) return result;
+    std::lock_guard<std::mutex> lock(events_mutex);
+    *event = new Event{context, (flags & 2) == 0, nullptr};
+    events().insert(*event);
+    return SUCCESS;
+}
+
+API cuEventDestroy_v2(Event* event) {
+    if (in_host_function) return NOT_PERMITTED;
+    std::lock_guard<std::mutex> lock(events_mutex);
+    if (events().erase(event) == 0) return INVALID_HANDLE;
+    delete event;
+    return SUCCESS;
+}
+
+API cuEventRecord(Event* event, void* handle) {
+    StreamRef stream;
+    if (CUresult result = resolve(handle, stream)) return result;
+    auto moment = std::make_shared<Moment>();
+    {
+        std::lock_guard<std::mutex> lock(events_mutex);
+        if (events().count(event) == 0 || event->context != stream->context) return INVALID_HANDLE;
+        event->last = moment;
+    }
+    enqueue(stream, [moment] {
+        std::lock_guard<std::mutex> lock(moment->mutex);
+        moment->time = std::chrono::steady_clock::now();
+        moment->reached = true;
+        moment->changed.notify_all();
+    });
+    return SUCCESS;
+}
+
+API cuStreamWaitEvent(void* handle, Event* event, unsigned flags) {
+    if (flags > 1) return INVALID_VALUE;
+    StreamRef stream;
+    if (CUresult result = resolve(handle, stream)) return result;
+    std::shared_ptr<Moment> moment;
+    if (CUresult result = last_of(event, moment)) return result;
+    if (moment) enqueue(stream, [moment] { moment->wait(); });
+    return SUCCESS;
+}
+
+API cuEventQuery(Event* event) {
+    std::shared_ptr<Moment> moment;
+    if (CUresult result = last_of(event, moment)) return result;
+    if (!moment) return SUCCESS;
+    std::lock_guard<std::mutex> lock(moment->mutex);
+    return moment->reached ? SUCCESS : NOT_READY;
+}
+
+API cuEventSynchronize(Event* event) {
+    std::shared_ptr<Moment> moment;
+    if (CUresult result = last_of(event, moment)) return result;
+    if (moment) moment->wait();
+    return SUCCESS;
+}
+
+API cuEventElapsedTime(float* milliseconds, Event* from, Event* to) {
+    if (milliseconds == nullptr) return INVALID_VALUE;
+    std::chrono::steady_clock::time_point times[2];
+    Event* ends[2] = {from, to};
+    for (int i = 0; i < 2; i++) {
+        std::shared_ptr<Moment> moment;
+        if (CUresult result = last_of(ends[i], moment, true)) return result;
+        if (!moment) return INVALID_HANDLE;
+        std::lock_guard<std::mutex> lock(moment->mutex);
+        if (!moment->reached) return NOT_READY;
+        times[i] = moment->time;
+    }
+    *milliseconds = std::chrono::duration<float, std::milli>(times[1] - times[0]).count();
+    return SUCCESS;
+}
+
+API cuEventElapsedTime_v2(float* milliseconds, Event* from, Event* to) {
+    return cuEventElapsedTime(milliseconds, from, to);
+}
+
+// --- copies ---------------------------------------------------------------------------------------
+
+// Whether the driver knows the memory at one end of a copy, and it holds so many bytes.
+enum class End { Known, Any };
+
+static CUresult check_end(uintptr_t address, size_t bytes, End end, bool& known) {
+    std::lock_guard<std::mutex> lock(state().mutex);
+    const Allocation* found = find_allocation(address);
+    known = found != nullptr;
+    if (!known) return end == End::Known || address == 0 ? INVALID_VALUE : SUCCESS;
+    return bytes <= found->bytes - (address - found->base) ? SUCCESS : INVALID_VALUE;
+}
+
+static CUresult copy(uintptr_t target, End target_end, uintptr_t source, End source_end,
+                     size_t bytes, void* handle, bool wait) {
+    StreamRef stream;
+    if (CUresult result = resolve(handle, stream)) return result;
+    if (bytes == 0) return SUCCESS;
+    bool target_known, source_known;
+    if (CUresult result = check_end(target, bytes, target_end, target_known)) return result;
+    if (CUresult result = check_end(source, bytes, source_end, source_known)) return result;
+    if (!source_known && !wait) {
+        // Pageable memory is taken at once: the caller may change it after the call.
+        const char* from = (const char*)source;
+        auto staged = std::make_shared<std::vector<char>>(from, from + bytes);
+        enqueue(stream, [=] { memcpy((void*)target, staged->data(), staged->size()); });
+    } else {
+        enqueue(stream, [=] { memmove((void*)target, (const void*)source, bytes); });
+    }
+    // And it holds the copy when the call returns.
+    if (wait || !target_known) stream->synchronize();
+    return SUCCESS;
+}
+
+API cuMemcpy(CUdeviceptr target, CUdeviceptr source, size_t bytes) {
+    return copy(target, End::Any, source, End::Any, bytes, nullptr, true);
+}
+
+API cuMemcpyAsync(CUdeviceptr target, CUdeviceptr source, size_t bytes, void* stream) {
+    return copy(target, End::Any, source, End::Any, bytes, stream, false);
+}
+
+API cuMemcpyHtoD_v2(CUdeviceptr target, const void* source, size_t bytes) {
+    return copy(target, End::Known, (uintptr_t)source, End::Any, bytes, nullptr, true);
+}
+
+API cuMemcpyDtoH_v2(void* target, CUdeviceptr source, size_t bytes) {
+    return copy((uintptr_t)target, End::Any, source, End::Known, bytes, nullptr, true);
+}
+
+API cuMemcpyHtoDAsync_v2(CUdeviceptr target, const void* source, size_t bytes, void* stream) {
+    return copy(target, End::Known, (uintptr_t)source, End::Any, bytes, stream, false);
+}
+
+API cuMemcpyDtoHAsync_v2(void* target, CUdeviceptr source, size_t bytes, void* stream) {
+    return copy((uintptr_t)target, End::Any, source, End::Known, bytes, stream, false);
+}
+
+API cuMemcpyDtoDAsync_v2(CUdeviceptr target, CUdeviceptr source, size_t bytes, void* stream) {
+    return copy(target, End::Known, source, End::Known, bytes, stream, false);
+}
+
+API cuMemsetD8Async(CUdeviceptr target, unsigned char value, size_t bytes, void* handle) {
+    StreamRef stream;
+    if (CUresult result = resolve(handle, stream)) return result;
+    if (bytes == 0) return SUCCESS;
+    bool known;
+    if (CUresult result = check_end(target, bytes, End::Known, known)) return result;
+    enqueue(stream, [=] { memset((void*)(uintptr_t)target, value, bytes); });
+    return SUCCESS;
+}
+
+API cuMemsetD8_v2(CUdeviceptr target, unsigned char value, size_t bytes) {
+    if (CUresult result = cuMemsetD8Async(target, value, bytes, nullptr)) return result;
+    StreamRef stream;
+    if (CUresult result = resolve(nullptr, stream)) return result;
+    stream->synchronize();
+    return SUCCESS;
+}
