@@ -1,0 +1,308 @@
+//! What an `ncclComm_t` stands for, and the list of all of them.
+//!
+//! A handle is the address of a token that is never given back, so no two communicators of a process
+//! ever have the same, and a handle that was destroyed, or never was one, is always told from one
+//! that lives: by this list, without looking at the memory it points to.
+
+use std::collections::HashMap;
+use std::ffi::c_int;
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use ringway::{Communicator, Error, Result};
+
+use crate::boundary;
+use crate::config::Settings;
+use crate::operator::Operators;
+use crate::registered::Registered;
+use crate::types::Code;
+
+/// What a handle points to: something a debugger can recognise.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Token {
+    magic: [u8; 8],
+}
+
+const TOKEN_MAGIC: [u8; 8] = *b"ringway\0";
+
+#[derive(Debug)]
+enum Entry {
+    Live(Arc<Comm>),
+    /// Given up, but not yet destroyed.
+    Aborted,
+    Destroyed,
+}
+
+static HANDLES: LazyLock<RwLock<HashMap<usize, Entry>>> = LazyLock::new(RwLock::default);
+
+/// One rank's communicator.
+#[derive(Debug)]
+pub(crate) struct Comm {
+    pub(crate) handle: usize,
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    pub(crate) device: c_int,
+    pub(crate) settings: Settings,
+    pub(crate) operators: Mutex<Operators>,
+    pub(crate) registered: Mutex<Registered>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// How far a communicator's life has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Its ranks are coming together.
+    Starting,
+    Ready,
+    /// No calls any more; waits to be destroyed.
+    Finalized,
+    /// As finalized, and what was under way has been stopped.
+    Revoked,
+    Aborted,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    communicator: Option<Communicator>,
+    /// Threads that are inside a call.
+    inside: usize,
+    /// Whether something runs in the background: a call on a communicator that does not block.
+    in_progress: bool,
+    /// The first error of what ran in the background.
+    error: Option<Error>,
+    /// Whether the error that `ncclCommGetAsyncError` tells has been written down.
+    told: bool,
+}
+
+impl State {
+    fn communicator(&self) -> Result<Communicator> {
+        self.communicator.clone().ok_or_else(|| match self.phase {
+            Phase::Starting => Error::usage("the communicator has not been initialized yet"),
+            _ => Error::usage("the communicator was taken down"),
+        })
+    }
+}
+
+impl Comm {
+    /// A new communicator without ranks yet, and its handle.
+    pub(crate) fn register(
+        (rank, size): (u32, u32),
+        device: c_int,
+        settings: Settings,
+    ) -> Arc<Self> {
+        let token: &'static Token = Box::leak(Box::new(Token { magic: TOKEN_MAGIC }));
+        let handle = std::ptr::from_ref(token).expose_provenance();
+        let comm = Arc::new(Self {
+            handle,
+            rank,
+            size,
+            device,
+            settings,
+            operators: Mutex::default(),
+            registered: Mutex::default(),
+            state: Mutex::new(State {
+                phase: Phase::Starting,
+                communicator: None,
+                inside: 0,
+                in_progress: false,
+                error: None,
+                told: false,
+            }),
+            changed: Condvar::new(),
+        });
+        handles_mut().insert(handle, Entry::Live(Arc::clone(&comm)));
+        comm
+    }
+
+    /// The communicator of a handle.
+    pub(crate) fn find(handle: *const Token) -> Result<Arc<Self>> {
+        if handle.is_null() {
+            return Err(Error::argument("the communicator is NULL"));
+        }
+        let handles = HANDLES.read().unwrap_or_else(PoisonError::into_inner);
+        match handles.get(&handle.addr()) {
+            Some(Entry::Live(comm)) => Ok(Arc::clone(comm)),
+            Some(Entry::Aborted) => Err(Error::argument(format!(
+                "the communicator {handle:p} was aborted; only ncclCommDestroy takes it"
+            ))),
+            Some(Entry::Destroyed) => {
+                Err(Error::argument(format!("the communicator {handle:p} was destroyed before")))
+            }
+            None => Err(Error::argument(format!(
+                "{handle:p} is not a communicator of this library; was it made by another?"
+            ))),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The ranks have come together. Whether that still matters: not where it was given up meanwhile.
+    pub(crate) fn start(&self, communicator: Communicator) -> bool {
+        let mut state = self.state();
+        if state.phase != Phase::Starting {
+            return false;
+        }
+        state.phase = Phase::Ready;
+        state.communicator = Some(communicator);
+        true
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        self.state().phase
+    }
+
+    /// Refuses calls that may not be made now. A communicator whose ranks are still coming together
+    /// takes calls in the same group: they run after that.
+    pub(crate) fn check_callable(&self) -> Result<()> {
+        let state = self.state();
+        match state.phase {
+            Phase::Finalized => {
+                return Err(Error::usage("the communicator is finalized: it takes no more calls"));
+            }
+            Phase::Revoked => {
+                return Err(Error::usage("the communicator is revoked: it takes no more calls"));
+            }
+            Phase::Aborted => return Err(Error::usage("the communicator was aborted")),
+            Phase::Starting | Phase::Ready => {}
+        }
+        if let Some(error) = &state.error {
+            return Err(error.clone());
+        }
+        if state.in_progress {
+            return Err(Error::argument(
+                "the communicator does not block, and what was called before is still in progress: \
+                 ask ncclCommGetAsyncError until it says ncclSuccess",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The ranks.
+    pub(crate) fn communicator(&self) -> Result<Communicator> {
+        self.state().communicator()
+    }
+
+    /// The ranks, for one call, which ends when the guard is dropped.
+    pub(crate) fn enter(self: &Arc<Self>) -> Result<Inside> {
+        let mut state = self.state();
+        let communicator = state.communicator()?;
+        state.inside += 1;
+        Ok(Inside { comm: Arc::clone(self), communicator })
+    }
+
+    /// Something begins in the background.
+    pub(crate) fn begin(&self) {
+        self.state().in_progress = true;
+    }
+
+    /// What was in the background, if anything was, is over.
+    pub(crate) fn end(&self, outcome: Result<()>) {
+        let mut state = self.state();
+        if !std::mem::take(&mut state.in_progress) {
+            return;
+        }
+        if let Err(error) = outcome {
+            state.error.get_or_insert(error);
+        }
+        self.changed.notify_all();
+    }
+
+    /// What `ncclCommGetAsyncError` says. An error is written down the first time.
+    pub(crate) fn async_error(&self) -> Code {
+        let mut state = self.state();
+        if state.phase == Phase::Revoked {
+            let busy = state.inside > 0 || state.in_progress;
+            return if busy { Code::InProgress } else { Code::Success };
+        }
+        let failure = || state.communicator.as_ref().and_then(Communicator::failure);
+        let Some(error) = state.error.clone().or_else(failure) else {
+            return if state.in_progress { Code::InProgress } else { Code::Success };
+        };
+        if !std::mem::replace(&mut state.told, true) {
+            drop(state);
+            boundary::report(&error);
+        }
+        Code::from(&error)
+    }
+
+    /// Takes no more calls from now on.
+    pub(crate) fn enter_phase(&self, phase: Phase) -> Option<Communicator> {
+        let mut state = self.state();
+        state.phase = phase;
+        self.changed.notify_all();
+        state.communicator.clone()
+    }
+
+    /// Waits until no call is inside and nothing runs in the background.
+    pub(crate) fn wait_idle(&self, limit: Duration) {
+        self.wait_until(limit, |state| state.inside == 0 && !state.in_progress);
+    }
+
+    /// Waits until no call is inside; whether that came in time.
+    pub(crate) fn wait_calls(&self, limit: Duration) -> bool {
+        self.wait_until(limit, |state| state.inside == 0)
+    }
+
+    fn wait_until(&self, limit: Duration, is_so: impl Fn(&State) -> bool) -> bool {
+        let until = Instant::now() + limit;
+        let mut state = self.state();
+        while !is_so(&state) {
+            let Some(rest) = until.checked_duration_since(Instant::now()) else { return false };
+            let waited = self.changed.wait_timeout(state, rest);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Lets go of the ranks; the last to do so says goodbye to the others.
+    pub(crate) fn release(&self) {
+        let communicator = self.state().communicator.take();
+        drop(communicator);
+    }
+
+    /// The handle is no longer one.
+    pub(crate) fn forget(&self, aborted: bool) {
+        let entry = if aborted { Entry::Aborted } else { Entry::Destroyed };
+        handles_mut().insert(self.handle, entry);
+    }
+}
+
+/// Destroys a handle that was aborted before; whether it was one.
+pub(crate) fn bury(handle: *const Token) -> bool {
+    let mut handles = handles_mut();
+    match handles.get_mut(&handle.addr()) {
+        Some(entry @ Entry::Aborted) => {
+            *entry = Entry::Destroyed;
+            true
+        }
+        _ => false,
+    }
+}
+
+fn handles_mut() -> std::sync::RwLockWriteGuard<'static, HashMap<usize, Entry>> {
+    HANDLES.write().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A handle as C holds it.
+pub(crate) fn pointer(handle: usize) -> *const Token {
+    std::ptr::with_exposed_provenance(handle)
+}
+
+/// A call that is inside a communicator.
+#[derive(Debug)]
+pub(crate) struct Inside {
+    comm: Arc<Comm>,
+    pub(crate) communicator: Communicator,
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.comm.state().inside -= 1;
+        self.comm.changed.notify_all();
+    }
+}

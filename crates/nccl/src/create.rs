@@ -1,0 +1,235 @@
+//! Communicators are made: from an id, or from communicators there are.
+//!
+//! The handle of one made from an id is written at once, so that a program can ask how far it is; the
+//! handle of one made from another is written when it is there.
+
+use std::ffi::c_int;
+use std::sync::Arc;
+
+use ringway::{Communicator, Error, Result, UniqueId};
+
+use crate::comm::{Comm, Phase, Token, pointer};
+use crate::config::{self, Settings};
+use crate::group::{Task, add_task};
+use crate::memory::current_device;
+use crate::raw::{Out, Versioned};
+use crate::types::{SHRINK_ABORT, SPLIT_NOCOLOR, UniqueIdBytes};
+
+/// Where a handle goes.
+pub(crate) type OutComm = Out<*const Token>;
+
+/// A new id; this process serves the meeting of the ranks that get it.
+pub(crate) fn unique_id() -> Result<UniqueIdBytes> {
+    let id = Communicator::unique_id(&config::load())?;
+    Ok(UniqueIdBytes { internal: *id.as_bytes() })
+}
+
+/// The place of a rank, checked.
+fn place(size: c_int, rank: c_int) -> Result<(u32, u32)> {
+    let ranks = u32::try_from(size).ok().filter(|size| *size > 0);
+    let ranks =
+        ranks.ok_or_else(|| Error::argument(format!("nranks is {size}; 1 is the least")))?;
+    let rank = u32::try_from(rank).ok().filter(|rank| *rank < ranks).ok_or_else(|| {
+        Error::argument(format!("rank {rank} does not exist; ranks are 0 to {}", ranks - 1))
+    })?;
+    Ok((rank, ranks))
+}
+
+/// Adds a communicator made from an id to the group. `put` writes its handle.
+fn add(
+    place: (u32, u32),
+    id: &UniqueIdBytes,
+    (device, settings): (c_int, Settings),
+    put: impl Fn(*const Token) -> Result<()> + Send + 'static,
+) -> Result<()> {
+    let id = UniqueId::from_bytes(&id.internal)?;
+    put(pointer(0))?;
+    let comm = Comm::register(place, device, settings);
+    put(pointer(comm.handle))?;
+    let (new, gone) = (Arc::clone(&comm), Arc::clone(&comm));
+    add_task(Task {
+        watched: comm,
+        work: Box::new(move || {
+            let communicator = join(&id, (new.rank, new.size), new.device)?;
+            if new.start(communicator) {
+                return Ok(());
+            }
+            Err(Error::usage("the communicator was given up while its ranks came together"))
+        }),
+        undo: Box::new(move || {
+            gone.forget(false);
+            // It was written before, so it can be.
+            let _written = put(pointer(0));
+        }),
+    });
+    Ok(())
+}
+
+fn join(id: &UniqueId, (rank, size): (u32, u32), device: c_int) -> Result<Communicator> {
+    let config = config::load();
+    ringway::log::set_thread_rank(rank);
+    if rank == 0 {
+        ringway::log::version(&config);
+    }
+    let communicator = Communicator::from_unique_id(id, rank, size, config)?;
+    communicator.attach_gpu(Some(device))?;
+    Ok(communicator)
+}
+
+/// `ncclCommInitRank` and `ncclCommInitRankConfig`.
+pub(crate) fn init(
+    out: OutComm,
+    (size, rank): (c_int, c_int),
+    id: &UniqueIdBytes,
+    given: Option<Versioned>,
+) -> Result<()> {
+    out.check("comm")?;
+    let settings = settings(given, &Settings::default())?;
+    let put = move |handle| out.put("comm", handle);
+    add(place(size, rank)?, id, (current_device(), settings), put)
+}
+
+fn settings(given: Option<Versioned>, inherited: &Settings) -> Result<Settings> {
+    given.map_or_else(|| Ok(Settings::inherit(inherited)), |given| Settings::read(given, inherited))
+}
+
+/// `ncclCommInitAll`: one rank for each device, all in this process.
+pub(crate) fn init_all(out: OutComm, count: c_int, devices: Option<Vec<c_int>>) -> Result<()> {
+    out.check("comms")?;
+    let (_, ranks) = place(count, 0)?;
+    let id = unique_id()?;
+    for rank in 0..ranks {
+        let at = rank as usize;
+        let device = devices
+            .as_ref()
+            .map_or_else(|| c_int::try_from(rank).unwrap_or(c_int::MAX), |list| list[at]);
+        if device < 0 {
+            return Err(Error::argument(format!("devlist[{at}] is {device}")));
+        }
+        let put = move |handle| out.put_at("comms", at, handle);
+        add((rank, ranks), &id, (device, Settings::inherit(&Settings::default())), put)?;
+    }
+    Ok(())
+}
+
+/// Makes a communicator from another in the background of the group: `make` gives the new one, or
+/// nothing where this rank is in none.
+fn derive(
+    parent: &Arc<Comm>,
+    out: OutComm,
+    settings: Settings,
+    make: impl FnOnce(&Communicator) -> Result<Option<Communicator>> + Send + 'static,
+) -> Result<()> {
+    out.put("newcomm", pointer(0))?;
+    let (source, device) = (Arc::clone(parent), parent.device);
+    add_task(Task {
+        watched: Arc::clone(parent),
+        work: Box::new(move || {
+            // Not as a call: nothing of the program's is touched, so nobody who gives the old one up
+            // has to wait for it.
+            let Some(communicator) = make(&source.communicator()?)? else { return Ok(()) };
+            communicator.attach_gpu(Some(device))?;
+            let place = (communicator.rank(), communicator.size());
+            let child = Comm::register(place, device, settings);
+            child.start(communicator);
+            out.put("newcomm", pointer(child.handle))
+        }),
+        undo: Box::new(|| {}),
+    });
+    Ok(())
+}
+
+/// `ncclCommSplit`.
+pub(crate) fn split(
+    parent: &Arc<Comm>,
+    (color, key): (c_int, c_int),
+    out: OutComm,
+    given: Versioned,
+) -> Result<()> {
+    out.check("newcomm")?;
+    if parent.phase() == Phase::Revoked {
+        return Err(Error::usage(
+            "a revoked communicator cannot be split, as its ranks no longer work together; \
+             use ncclCommShrink",
+        ));
+    }
+    parent.check_callable()?;
+    let color = if color == SPLIT_NOCOLOR {
+        None
+    } else {
+        Some(u32::try_from(color).map_err(|_| {
+            Error::argument(format!("color is {color}; it is NCCL_SPLIT_NOCOLOR or 0 and more"))
+        })?)
+    };
+    let settings = Settings::read(given, &parent.settings)?;
+    derive(parent, out, settings, move |communicator| communicator.split(color, key))
+}
+
+/// `ncclCommShrink`.
+pub(crate) fn shrink(
+    parent: &Arc<Comm>,
+    excluded: &[c_int],
+    out: OutComm,
+    (given, flags): (Versioned, c_int),
+) -> Result<()> {
+    out.check("newcomm")?;
+    if !(0..=SHRINK_ABORT).contains(&flags) {
+        return Err(Error::argument(format!("shrinkFlags is {flags}; it is 0 or 1")));
+    }
+    if flags != SHRINK_ABORT && parent.phase() != Phase::Revoked {
+        parent.check_callable()?;
+    }
+    let excluded: Vec<u32> = excluded
+        .iter()
+        .map(|rank| {
+            u32::try_from(*rank).ok().filter(|rank| *rank < parent.size).ok_or_else(|| {
+                Error::argument(format!(
+                    "excluded rank {rank} does not exist; ranks are 0 to {}",
+                    parent.size - 1
+                ))
+            })
+        })
+        .collect::<Result<_>>()?;
+    if excluded.is_empty() {
+        return Err(Error::argument("no rank is excluded; name at least one"));
+    }
+    if excluded.contains(&parent.rank) {
+        return Err(Error::argument(format!(
+            "rank {} is excluded, so it must not call ncclCommShrink",
+            parent.rank
+        )));
+    }
+    let settings = Settings::read(given, &parent.settings)?;
+    derive(parent, out, settings, move |communicator| {
+        if flags == SHRINK_ABORT && communicator.failure().is_none() {
+            communicator.abort("ncclCommShrink was called with NCCL_SHRINK_ABORT");
+        }
+        communicator.shrink(&excluded).map(Some)
+    })
+}
+
+/// `ncclCommGetUniqueId`: the id by which new ranks come to this communicator.
+pub(crate) fn growth_id(parent: &Arc<Comm>) -> Result<UniqueIdBytes> {
+    parent.check_callable()?;
+    unique_id()
+}
+
+/// `ncclCommGrow` on a rank that is there already.
+pub(crate) fn grow(
+    parent: &Arc<Comm>,
+    size: c_int,
+    id: Option<UniqueIdBytes>,
+    out: OutComm,
+    given: Versioned,
+) -> Result<()> {
+    out.check("newcomm")?;
+    parent.check_callable()?;
+    let size = u32::try_from(size).ok().filter(|size| *size > parent.size).ok_or_else(|| {
+        Error::argument(format!("nRanks is {size}; it must be more than {}", parent.size))
+    })?;
+    let id = id.map(|id| UniqueId::from_bytes(&id.internal)).transpose()?;
+    let settings = Settings::read(given, &parent.settings)?;
+    derive(parent, out, settings, move |communicator| {
+        communicator.grow(id.as_ref(), size).map(Some)
+    })
+}

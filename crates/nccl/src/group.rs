@@ -1,0 +1,246 @@
+//! Groups: what a thread calls between `ncclGroupStart` and `ncclGroupEnd` is collected, and happens
+//! when the outermost group ends. A call outside any group is a group of its own.
+//!
+//! At the end, first communicators are made, each in a thread of its own; then operations run; then
+//! communicators go. The first error ends the group: what comes after it does not happen.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use ringway::{Call, Collective, Error, Result};
+
+use crate::boundary::{contain, report};
+use crate::comm::Comm;
+use crate::operation::{Kind, Operation};
+use crate::submit::{Batch, submit};
+use crate::types::Code;
+
+/// A communicator to be made.
+pub(crate) struct Task {
+    /// The communicator that says how far it is, and whether anybody waits: the new one, or the
+    /// one it comes from.
+    pub(crate) watched: Arc<Comm>,
+    /// Makes it.
+    pub(crate) work: Box<dyn FnOnce() -> Result<()> + Send>,
+    /// Takes back what was promised for it.
+    pub(crate) undo: Box<dyn FnOnce() + Send>,
+}
+
+impl Task {
+    fn run(self) -> Result<()> {
+        let outcome = contain("the making of a communicator", self.work);
+        if outcome.is_err() && self.watched.settings.blocking {
+            (self.undo)();
+        }
+        outcome
+    }
+}
+
+/// A communicator to be taken down.
+pub(crate) type Ending = Box<dyn FnOnce() -> Result<()> + Send>;
+
+/// What a thread has collected.
+#[derive(Default)]
+struct Pending {
+    depth: u32,
+    error: Option<Error>,
+    tasks: Vec<Task>,
+    batches: Vec<Batch>,
+    endings: Vec<Ending>,
+}
+
+thread_local! {
+    static PENDING: RefCell<Pending> = RefCell::default();
+}
+
+/// Begins a group, perhaps within another.
+pub(crate) fn start() {
+    PENDING.with_borrow_mut(|pending| pending.depth += 1);
+}
+
+/// Ends a group; the outermost does what was collected.
+pub(crate) fn end() -> Result<Code> {
+    match leave()? {
+        None => Ok(Code::Success),
+        Some(Pending { error: Some(error), tasks, .. }) => {
+            tasks.into_iter().for_each(|task| (task.undo)());
+            Err(error)
+        }
+        Some(pending) => happen(pending),
+    }
+}
+
+/// Leaves a group; what was collected, if it is the outermost.
+fn leave() -> Result<Option<Pending>> {
+    PENDING.with_borrow_mut(|pending| {
+        if pending.depth == 0 {
+            return Err(Error::usage(
+                "ncclGroupEnd: not in a group call; call ncclGroupStart first",
+            ));
+        }
+        pending.depth -= 1;
+        Ok((pending.depth == 0).then(|| std::mem::take(pending)))
+    })
+}
+
+/// Ends a group without doing anything; what its collectives are thought to take, in microseconds.
+/// Nothing where an outer group goes on.
+pub(crate) fn simulate_end() -> Result<Option<f64>> {
+    let Some(pending) = leave()? else { return Ok(None) };
+    pending.tasks.into_iter().for_each(|task| (task.undo)());
+    if let Some(error) = pending.error {
+        return Err(error);
+    }
+    // Communicators work side by side, a communicator's operations one after another.
+    let mut longest: f64 = 0.0;
+    for batch in &pending.batches {
+        let inside = batch.comm.enter()?;
+        let mut whole = 0.0;
+        for operation in &batch.operations {
+            if let Kind::Collective { call, .. } = &operation.kind {
+                whole += expected_us(&inside.communicator, call)?;
+            }
+        }
+        longest = longest.max(whole);
+    }
+    Ok(Some(longest))
+}
+
+fn expected_us(communicator: &ringway::Communicator, call: &Call) -> Result<f64> {
+    if communicator.size() == 1 || call.collective == Collective::Barrier {
+        return Ok(0.0);
+    }
+    let choice = communicator.candidates(call)?;
+    let chosen = choice.candidates.iter().find(|one| one.algorithm == choice.algorithm);
+    Ok(chosen.and_then(|one| one.expected_us).unwrap_or_default())
+}
+
+/// A call: collects what `body` adds, and does it now if no group is open.
+pub(crate) fn scope(body: impl FnOnce() -> Result<()>) -> Result<Code> {
+    start();
+    let outcome = contain("a call", body);
+    if let Err(error) = &outcome {
+        PENDING.with_borrow_mut(|pending| {
+            pending.error.get_or_insert_with(|| error.clone());
+        });
+    }
+    let ended = end();
+    outcome?;
+    ended
+}
+
+/// Adds an operation on a communicator.
+pub(crate) fn add(comm: Arc<Comm>, operation: Operation) {
+    PENDING.with_borrow_mut(|pending| {
+        let known = pending.batches.iter_mut().find(|batch| Arc::ptr_eq(&batch.comm, &comm));
+        match known {
+            Some(batch) => batch.operations.push(operation),
+            None => pending.batches.push(Batch { comm, operations: vec![operation] }),
+        }
+    });
+}
+
+/// Adds a communicator to be made.
+pub(crate) fn add_task(task: Task) {
+    PENDING.with_borrow_mut(|pending| pending.tasks.push(task));
+}
+
+/// Adds a communicator to be taken down.
+pub(crate) fn add_ending(ending: Ending) {
+    PENDING.with_borrow_mut(|pending| pending.endings.push(ending));
+}
+
+/// Drops the operations of a communicator that was given up.
+pub(crate) fn drop_operations(comm: &Arc<Comm>) {
+    PENDING.with_borrow_mut(|pending| {
+        pending.batches.retain(|batch| !Arc::ptr_eq(&batch.comm, comm));
+    });
+}
+
+/// Does what was collected: now, or in the background where the communicators do not block.
+fn happen(pending: Pending) -> Result<Code> {
+    let watched = pending.tasks.iter().map(|task| &task.watched);
+    let mut all = watched.chain(pending.batches.iter().map(|batch| &batch.comm));
+    let Some(blocking) = all.next().map(|comm| comm.settings.blocking) else {
+        return carry_out(pending).map(|()| Code::Success);
+    };
+    if all.any(|comm| comm.settings.blocking != blocking) {
+        pending.tasks.into_iter().for_each(|task| (task.undo)());
+        return Err(Error::argument(
+            "communicators that block and such that do not are in one group; make two groups of it",
+        ));
+    }
+    if blocking {
+        return carry_out(pending).map(|()| Code::Success);
+    }
+    let watched: Vec<Arc<Comm>> = pending
+        .tasks
+        .iter()
+        .map(|task| Arc::clone(&task.watched))
+        .chain(pending.batches.iter().map(|batch| Arc::clone(&batch.comm)))
+        .collect();
+    watched.iter().for_each(|comm| comm.begin());
+    let later = watched.clone();
+    let work = move || {
+        if let Err(error) = contain("a group in the background", || carry_out(pending)) {
+            report(&error);
+            // Those whose own part is over keep what became of it.
+            later.iter().for_each(|comm| comm.end(Err(error.clone())));
+        }
+    };
+    let builder = std::thread::Builder::new().name("ringway-async".to_owned());
+    if let Err(error) = builder.spawn(work) {
+        let error = Error::system("cannot start the thread of a group", error);
+        watched.iter().for_each(|comm| comm.end(Err(error.clone())));
+        return Err(error);
+    }
+    Ok(Code::InProgress)
+}
+
+/// Does everything and waits for it; the first error.
+fn carry_out(pending: Pending) -> Result<()> {
+    let Pending { tasks, batches, endings, .. } = pending;
+    let watched: Vec<Arc<Comm>> = tasks.iter().map(|task| Arc::clone(&task.watched)).collect();
+    let outcomes = run_all(tasks);
+    let mut first = Ok(());
+    for (comm, outcome) in watched.iter().zip(outcomes) {
+        first = first.and_then(|()| outcome.clone());
+        if outcome.is_err() || !batches.iter().any(|batch| Arc::ptr_eq(&batch.comm, comm)) {
+            comm.end(outcome);
+        }
+    }
+    first?;
+    let mut first = Ok(());
+    for (batch, outcome) in batches.iter().zip(submit(&batches)) {
+        first = first.and_then(|()| outcome.clone());
+        batch.comm.end(outcome);
+    }
+    first?;
+    endings.into_iter().try_for_each(|ending| ending())
+}
+
+/// Makes communicators side by side.
+fn run_all(mut tasks: Vec<Task>) -> Vec<Result<()>> {
+    if tasks.len() <= 1 {
+        return tasks.pop().into_iter().map(Task::run).collect();
+    }
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = tasks
+            .into_iter()
+            .map(|task| {
+                let builder =
+                    std::thread::Builder::new().name(format!("ringway-init-{}", task.watched.rank));
+                builder.spawn_scoped(scope, move || task.run())
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| match thread {
+                Ok(thread) => {
+                    thread.join().unwrap_or_else(|_| Err(Error::internal("a thread died")))
+                }
+                Err(error) => Err(Error::system("cannot start a thread for a rank", error)),
+            })
+            .collect()
+    })
+}
