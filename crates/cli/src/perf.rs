@@ -1,13 +1,14 @@
 //! `ringway perf`: measure a collective and print nccl-tests' table.
 //!
 //! Without a launcher this process starts the ranks ([`launch`]), each a copy of itself; under
-//! one it is a rank ([`rank`]). Only [`ranks`] knows the library.
+//! one it is a rank, or several on GPU memory ([`rank`]). Only [`ranks`] and [`device`] know the library.
 
 pub(crate) mod args;
 mod check;
 mod clock;
 mod compare;
 mod data;
+mod device;
 mod element;
 mod identity;
 mod json;
@@ -27,9 +28,9 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 
-use self::args::PerfArgs;
+use self::args::{Memory, PerfArgs};
 use self::settings::Settings;
-use crate::launch::environment;
+use crate::launch::environment::{self, Place};
 
 /// Measures, as a rank of the job this process belongs to or by starting one.
 pub(crate) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
@@ -47,11 +48,24 @@ pub(crate) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
         launch::adopt_variables(&settings.variables)?;
         return rank::run(settings, &place);
     }
-    let size = crate::launch::ranks("--ranks", args.ranks)?;
+    let processes = match settings.memory {
+        Memory::Host => crate::launch::ranks("--ranks", args.ranks)?,
+        Memory::Cuda => {
+            // Told once, before any rank is there to tell it.
+            let gpus = ranks::gpus()?;
+            let alone = args.gpus.map_or_else(|| gpus.clamp(2, 8), |_| 1);
+            crate::launch::ranks("--ranks", Some(args.ranks.unwrap_or(alone)))?
+        }
+    };
+    let size = processes * settings.ranks_per_process;
     settings.roots(size)?;
     memory::fit(&mut settings, size, size)?;
     if let Some(path) = &settings.json {
         json::check_path(path)?;
     }
-    launch::start(&settings, size)
+    if settings.memory == Memory::Cuda && processes == 1 {
+        launch::adopt_variables(&settings.variables)?;
+        return rank::run(settings, &Place::alone());
+    }
+    launch::start(&settings, processes)
 }

@@ -63,6 +63,13 @@ pub(crate) struct Place {
     pub(crate) local_size: u32,
 }
 
+impl Place {
+    /// The place of a process that is a job of its own.
+    pub(crate) fn alone() -> Self {
+        Self { launcher: "nobody", rank: 0, size: 1, local_size: 1 }
+    }
+}
+
 /// This process's place, by its environment; `None` when no launcher started it.
 pub(crate) fn place() -> anyhow::Result<Option<Place>> {
     place_in(|name| std::env::var(name).ok())

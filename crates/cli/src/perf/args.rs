@@ -20,9 +20,13 @@ Collectives:
   all_to_all sendrecv (each rank to the next) barrier; nccl-tests' names
   with _perf work too. In place, sendrecv copies its buffer aside first.
 
-Options of nccl-tests without a meaning on host memory:
-  -G -R -x -V -y -M are read and noted in the header, -p is read; -t and -g
-  other than 1 and -D above 0 are refused with what to use instead.
+GPU memory: --memory cuda -g 4 makes this process four ranks, on its GPUs in
+turn; with --ranks, or under a launcher, every process has -g of them.
+
+Options of nccl-tests without a meaning here:
+  -G -R -x -V -y -M are read and noted in the header, -p is read; -t other
+  than 1, -g without --memory cuda and -D above 0 are refused with what to
+  use instead.
 
 Examples:
   ringway perf all_reduce
@@ -30,6 +34,7 @@ Examples:
   ringway perf all_gather --ranks 4 -b 1K -e 16M -f 4 --transport tcp
   ringway perf reduce_scatter -d all -o all -b 1M -e 1M
   ringway perf broadcast -r all -n 100 -w 10 -J broadcast.json
+  ringway perf all_reduce --memory cuda -g 4
   mpirun -np 4 ringway perf all_reduce"
 )]
 pub(crate) struct PerfArgs {
@@ -37,9 +42,23 @@ pub(crate) struct PerfArgs {
     #[arg(value_name = "COLLECTIVE", value_parser = collective)]
     pub(crate) collective: Collective,
 
-    /// Ranks to start [default: one per core, at least 2, at most 8]
+    /// Processes to start [default: one per core (or GPU), at least 2, at
+    /// most 8; with -g 1]
     #[arg(long, value_name = "N", help_heading = "Job")]
     pub(crate) ranks: Option<u32>,
+    /// Where the buffers are: host, or cuda for GPU memory
+    #[arg(
+        long,
+        value_name = "WHERE",
+        help_heading = "Job",
+        default_value = "host",
+        hide_possible_values = true
+    )]
+    pub(crate) memory: Memory,
+    /// Ranks of each process, on its GPUs in turn [default: 1]
+    #[arg(short = 'g', long = "ngpus", value_name = "N", help_heading = "Job",
+          value_parser = value_parser!(u32).range(1..=32))]
+    pub(crate) gpus: Option<u32>,
     /// How bytes travel between ranks: shm, tcp or auto
     #[arg(long, value_name = "NAME", help_heading = "Job", hide_possible_values = true)]
     pub(crate) transport: Option<Transport>,
@@ -126,10 +145,10 @@ pub(crate) struct PerfArgs {
     )]
     pub(crate) cycles: u32,
     /// 0: queue all calls, wait once; 1: wait and barrier after each call; 2: wait after each
-    /// call; 3: barrier after each iteration, not timed
+    /// call; 3: barrier after each iteration, not timed [default: 2; on GPU memory 0]
     #[arg(short = 'z', long = "blocking", value_name = "0..3", help_heading = "Timing",
-          default_value = "2", value_parser = value_parser!(u8).range(..=3))]
-    pub(crate) blocking: u8,
+          value_parser = value_parser!(u8).range(..=3))]
+    pub(crate) blocking: Option<u8>,
     /// Time shown: 0 rank 0's, 1 average, 2 least, 3 greatest
     #[arg(short = 'a', long = "average", value_name = "0..3", help_heading = "Timing",
           default_value = "1", value_parser = value_parser!(u8).range(..=3))]
@@ -187,8 +206,6 @@ pub(crate) struct PerfArgs {
 pub(crate) struct ForeignArgs {
     #[arg(short = 't', long = "nthreads", hide = true, default_value = "1")]
     pub(crate) threads: u32,
-    #[arg(short = 'g', long = "ngpus", hide = true, default_value = "1")]
-    pub(crate) gpus: u32,
     #[arg(short = 'p', long = "parallel_init", hide = true, default_value = "0")]
     pub(crate) parallel_init: u32,
     #[arg(short = 'G', long = "cudagraph", hide = true, default_value = "0")]
@@ -203,8 +220,8 @@ pub(crate) struct ForeignArgs {
     pub(crate) device_cta_count: Option<u32>,
     #[arg(short = 'y', long = "stream_null", hide = true, default_value = "0")]
     pub(crate) stream_null: u32,
-    #[arg(short = 'M', long = "memory", hide = true, default_value = "0")]
-    pub(crate) memory: u32,
+    #[arg(short = 'M', long = "memory_report", hide = true, default_value = "0")]
+    pub(crate) memory_report: u32,
 }
 
 /// One thing or every thing of its kind.
@@ -212,6 +229,13 @@ pub(crate) struct ForeignArgs {
 pub(crate) enum Choice<T> {
     One(T),
     All,
+}
+
+/// Where the buffers of a measurement are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Memory {
+    Host,
+    Cuda,
 }
 
 /// How bytes travel between ranks.

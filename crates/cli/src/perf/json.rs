@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::settings::{ITERATIONS, Settings, Step};
 use super::stats::IterationStats;
-use super::table::{Cell, DEVICE_ADDRESS, DEVICE_NAME, Device, Row, Summary};
+use super::table::{Cell, Device, Row, Summary};
 
 const VERSION: u32 = 3;
 
@@ -65,8 +65,8 @@ struct DeviceEntry {
     pid: u32,
     hostname: String,
     device: u32,
-    device_hex: &'static str,
-    device_info: &'static str,
+    device_hex: String,
+    device_info: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -125,6 +125,9 @@ struct Ours {
     version: &'static str,
     ranks: usize,
     connection: String,
+    /// How ranks reach each other's GPU memory, where the buffers are there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu_path: Option<String>,
 }
 
 /// What the document is made from.
@@ -135,6 +138,7 @@ pub(crate) struct Results<'a> {
     pub(crate) rows: &'a [Row],
     pub(crate) summary: Summary,
     pub(crate) connection: String,
+    pub(crate) gpu_path: Option<String>,
     pub(crate) start_time: String,
     pub(crate) end_time: String,
 }
@@ -174,6 +178,7 @@ impl Document {
                 version: env!("CARGO_PKG_VERSION"),
                 ranks: results.devices.len(),
                 connection: results.connection.clone(),
+                gpu_path: results.gpu_path.clone(),
             },
         }
     }
@@ -251,7 +256,7 @@ fn config(settings: &Settings, devices: &[Device]) -> Config {
     };
     Config {
         nthreads: 1,
-        ngpus: 1,
+        ngpus: settings.ranks_per_process,
         minimum_bytes: settings.sweep.min_bytes,
         maximum_bytes: settings.sweep.max_bytes,
         step_factor,
@@ -273,8 +278,8 @@ fn config(settings: &Settings, devices: &[Device]) -> Config {
                 pid: device.pid,
                 hostname: device.host.clone(),
                 device: device.device,
-                device_hex: DEVICE_ADDRESS,
-                device_info: DEVICE_NAME,
+                device_hex: device.address.clone(),
+                device_info: device.name.clone(),
             })
             .collect(),
     }

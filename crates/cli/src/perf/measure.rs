@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use ringway::Communicator;
 use ringway_plan::types::{Collective, DataType, ReduceOp};
 
 use super::check::Case;
 use super::clock;
+use super::device::{Device, Side};
 use super::layout::{Layout, bus_factor};
 use super::memory::{self, Buffer};
 use super::ranks::{self, Call, Collectives, Pair};
@@ -29,8 +31,11 @@ pub(crate) struct Subject {
 pub(crate) struct Bench<'a> {
     comm: &'a dyn Collectives,
     settings: &'a Settings,
+    /// What is sent and received; on GPU memory what is copied there and back.
     input: Buffer,
     output: Buffer,
+    /// Where the buffers are on a GPU.
+    device: Option<Device<'a>>,
     round: u64,
 }
 
@@ -44,13 +49,21 @@ struct Timed {
 }
 
 impl<'a> Bench<'a> {
-    /// Allocates the buffers for the greatest size.
+    /// Allocates the buffers for the greatest size in host memory.
     pub(crate) fn new(comm: &'a dyn Collectives, settings: &'a Settings) -> Self {
         let (input_bytes, output_bytes) = memory::buffer_bytes(settings, comm.size());
-        let widest = settings.data_types.iter().map(|data_type| data_type.size()).max();
-        let skew = settings.unalign * widest.unwrap_or(0);
+        let skew = skew(settings);
         let (input, output) = (Buffer::new(input_bytes, skew), Buffer::new(output_bytes, skew));
-        Self { comm, settings, input, output, round: 0 }
+        Self { comm, settings, input, output, device: None, round: 0 }
+    }
+
+    /// The same in the memory of the communicator's GPU.
+    pub(crate) fn on_gpu(comm: &'a Communicator, settings: &'a Settings) -> anyhow::Result<Self> {
+        let bytes = memory::buffer_bytes(settings, comm.size());
+        // Calls that have no form in place put aside all there is.
+        let bytes = (bytes.0.max(bytes.1), bytes.1);
+        let device = Device::new(comm, bytes, skew(settings))?;
+        Ok(Self { device: Some(device), ..Self::new(comm, settings) })
     }
 
     /// Measures one row; all ranks call it alike and get the same row.
@@ -122,14 +135,16 @@ impl<'a> Bench<'a> {
 
     fn time(&mut self, case: &Case, in_place: bool) -> anyhow::Result<Timed> {
         let settings = self.settings;
-        self.prepare(case, in_place);
+        self.prepare(case, in_place)?;
         let warmup = if in_place { 0 } else { settings.warmup };
         for _ in 0..warmup {
             self.once(case, in_place)?;
         }
+        self.wait()?;
         self.comm.barrier()?;
         let started = Instant::now();
         self.once(case, in_place)?;
+        self.wait()?;
         let iterations = self.iterations(started.elapsed())?;
 
         let mut each = Vec::new();
@@ -146,11 +161,15 @@ impl<'a> Bench<'a> {
                 let iteration = clock_each.then(Instant::now);
                 for _ in 0..settings.aggregate {
                     self.once(case, in_place)?;
+                    if matches!(settings.blocking, Blocking::Call | Blocking::CallAndBarrier) {
+                        self.wait()?;
+                    }
                     if settings.blocking == Blocking::CallAndBarrier {
                         self.comm.barrier()?;
                     }
                 }
                 if let Some(iteration) = iteration {
+                    self.wait()?;
                     let took = iteration.elapsed();
                     alone += took;
                     each.push(took.as_secs_f64() / f64::from(settings.aggregate));
@@ -160,6 +179,7 @@ impl<'a> Bench<'a> {
                 }
             }
         }
+        self.wait()?;
         let elapsed = match settings.blocking {
             Blocking::IterationAndBarrier => alone,
             _ => started.elapsed(),
@@ -195,14 +215,17 @@ impl<'a> Bench<'a> {
         for _ in 0..self.settings.check {
             self.round += 1;
             let case = Case { round: self.round, ..*case };
-            self.prepare(&case, in_place);
+            self.prepare(&case, in_place)?;
             self.once(&case, in_place)?;
-            let own = if in_place {
-                let bytes = case.layout.in_place_bytes(case.collective, case.rank, case.root);
-                case.wrong(case.in_place_result(self.output.first(bytes)))
-            } else {
-                case.wrong(self.output.first(output_bytes(&case)))
+            let bytes = match in_place {
+                true => case.layout.in_place_bytes(case.collective, case.rank, case.root),
+                false => output_bytes(&case),
             };
+            let output = self.output.first(bytes);
+            if let Some(device) = &self.device {
+                device.read(Side::Output, output)?;
+            }
+            let own = case.wrong(if in_place { case.in_place_result(output) } else { output });
             let all = ranks::all_gather(self.comm, &own.to_le_bytes())?;
             let sum = all
                 .iter()
@@ -216,20 +239,35 @@ impl<'a> Bench<'a> {
         Ok(wrong)
     }
 
-    fn prepare(&mut self, case: &Case, in_place: bool) {
-        if in_place {
+    fn prepare(&mut self, case: &Case, in_place: bool) -> anyhow::Result<()> {
+        let (input, output) = if in_place {
             let bytes = case.layout.in_place_bytes(case.collective, case.rank, case.root);
-            case.prepare_in_place(self.output.first(bytes));
+            let output = self.output.first(bytes);
+            case.prepare_in_place(output);
+            (&mut [][..], output)
         } else {
-            case.prepare(
-                self.input.first(input_bytes(case)),
-                self.output.first(output_bytes(case)),
-            );
+            let input = self.input.first(input_bytes(case));
+            let output = self.output.first(output_bytes(case));
+            case.prepare(input, output);
+            (input, output)
+        };
+        if let Some(device) = &self.device {
+            device.write(Side::Input, input)?;
+            device.write(Side::Output, output)?;
         }
+        Ok(())
+    }
+
+    /// Waits for the calls that are under way: those on host memory are over when they return.
+    fn wait(&self) -> anyhow::Result<()> {
+        self.device.as_ref().map_or(Ok(()), Device::finish)
     }
 
     fn once(&mut self, case: &Case, in_place: bool) -> anyhow::Result<()> {
         let call = self.call(case);
+        if let Some(device) = &self.device {
+            return device.call(case, &call, in_place);
+        }
         match (case.collective, in_place) {
             (Collective::Barrier, _) => self.comm.barrier(),
             (Collective::SendRecv, _) => {
@@ -269,6 +307,12 @@ impl<'a> Bench<'a> {
             level: None,
         }
     }
+}
+
+/// Bytes by which buffers are misaligned.
+fn skew(settings: &Settings) -> usize {
+    let widest = settings.data_types.iter().map(|data_type| data_type.size()).max();
+    settings.unalign * widest.unwrap_or(0)
 }
 
 /// Bytes of this rank's input out of place; none where only the root has one.

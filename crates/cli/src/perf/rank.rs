@@ -1,11 +1,18 @@
-//! One rank of a measurement: join the job, measure every row, report at rank 0.
+//! The ranks of this process in a measurement: join the job, measure every row, report at rank 0.
+//!
+//! On GPU memory a process may have several, each a thread.
+//!
+//! *Invariant:* a rank gives its GPU memory back only when no rank of its process waits in a kernel, since
+//! that waits for all of them: after a barrier, or after it has aborted the communicator.
 
 use std::io;
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, anyhow};
+use ringway::Communicator;
 use ringway_plan::types::Collective;
 
+use super::args::Memory;
 use super::clock;
 use super::compare;
 use super::identity;
@@ -14,7 +21,7 @@ use super::launch::{EXIT_NOT_PASSED, EXIT_PORT_TAKEN};
 use super::measure::{Bench, Subject, average_bus_bandwidth};
 use super::memory;
 use super::progress::Progress;
-use super::ranks::{self, Collectives};
+use super::ranks::{self, Collectives, Team};
 use super::settings::{Blocking, ITERATIONS, Settings, Step};
 use super::table::{Device, Row, Summary};
 use crate::launch::environment::Place;
@@ -22,44 +29,129 @@ use crate::{output, size};
 
 /// Joins the job and measures.
 pub(crate) fn run(settings: Settings, place: &Place) -> anyhow::Result<ExitCode> {
-    measure_and_report(settings, place).with_context(|| format!("rank {}", place.rank)).or_else(
-        |error| {
-            if ranks::port_was_taken(&error) && place.rank == 0 {
-                return Ok(ExitCode::from(EXIT_PORT_TAKEN));
-            }
-            Err(error)
-        },
-    )
+    let measured = match settings.ranks_per_process {
+        1 if place.size > 1 || settings.memory == Memory::Host => one_rank(settings, place),
+        _ => threads(&settings, place),
+    };
+    measured.or_else(|error| {
+        if ranks::port_was_taken(&error) && place.rank == 0 {
+            return Ok(ExitCode::from(EXIT_PORT_TAKEN));
+        }
+        Err(error)
+    })
 }
 
-fn measure_and_report(mut settings: Settings, place: &Place) -> anyhow::Result<ExitCode> {
-    let start_time = clock::now();
-    let prints = place.rank == 0;
-    let replaces = match &settings.json {
-        Some(path) if prints => json::check_path(path)?,
-        _ => false,
+fn one_rank(mut settings: Settings, place: &Place) -> anyhow::Result<ExitCode> {
+    let told = || format!("rank {}", place.rank);
+    let replaces = check_json(&settings, place.rank == 0).with_context(told)?;
+    memory::fit(&mut settings, place.size, place.local_size).with_context(told)?;
+    let comm = ranks::connect().with_context(told)?;
+    measure_and_report(settings, &comm, replaces).with_context(told)
+}
+
+/// The ranks of a process that has several.
+fn threads(settings: &Settings, place: &Place) -> anyhow::Result<ExitCode> {
+    let ranks = settings.ranks_per_process;
+    let replaces = check_json(settings, place.rank == 0)?;
+    let mut settings = settings.clone();
+    memory::fit(&mut settings, place.size * ranks, place.local_size * ranks)?;
+    let team = Team::meet(place.rank, place.size, ranks)?;
+    let (first, _) = team.ranks();
+    let one = |rank: u32| -> anyhow::Result<ExitCode> {
+        let measured = team
+            .join(rank)
+            .and_then(|comm| measure_and_report(settings.clone(), &comm, replaces && rank == 0));
+        measured.with_context(|| format!("rank {rank}"))
     };
-    memory::fit(&mut settings, place.size, place.local_size)?;
-    let comm = ranks::connect()?;
-    let comm = &comm;
+    let one = &one;
+    let all: Vec<anyhow::Result<ExitCode>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (first..first + ranks)
+            .map(|rank| {
+                let name = format!("rank-{rank}");
+                std::thread::Builder::new().name(name).spawn_scoped(scope, move || one(rank))
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| {
+                let ended = thread.context("starting a thread for a rank")?.join();
+                ended.unwrap_or_else(|_| Err(anyhow!("a rank's thread panicked")))
+            })
+            .collect()
+    });
+    // The first rank's is the job's, unless one could not finish.
+    let codes = all.into_iter().collect::<anyhow::Result<Vec<ExitCode>>>()?;
+    Ok(codes.first().copied().unwrap_or(ExitCode::SUCCESS))
+}
+
+/// Whether an older file is replaced, where this process writes one.
+fn check_json(settings: &Settings, writes: bool) -> anyhow::Result<bool> {
+    match &settings.json {
+        Some(path) if writes => json::check_path(path),
+        _ => Ok(false),
+    }
+}
+
+fn measure_and_report(
+    mut settings: Settings,
+    comm: &Communicator,
+    replaces: bool,
+) -> anyhow::Result<ExitCode> {
     agree_on_sizes(comm, &mut settings)?;
     let roots = settings.roots(comm.size())?;
     if let Some(what) = settings.compare {
         return compare::run(comm, &settings, what, roots.first().copied().flatten());
     }
-    let devices = identity::exchange(comm)?;
+    let mut devices = identity::exchange(comm)?;
+    if settings.memory == Memory::Host {
+        let mut bench = Bench::new(comm, &settings);
+        return sweep(&settings, comm, &mut bench, &roots, &devices, replaces);
+    }
+    let gpu = ranks::attach_gpu(comm, devices[comm.rank() as usize].device)?;
+    let own = identity::Gpu {
+        ordinal: u32::try_from(gpu.ordinal()).unwrap_or(0),
+        address: gpu.bus_address().to_owned(),
+        name: gpu.name().to_owned(),
+    };
+    identity::exchange_gpus(comm, &own, &mut devices)?;
+    // Memory is given back when `bench` goes: by then nobody may wait in a kernel for this rank.
+    let bench = Bench::on_gpu(comm, &settings);
+    let (bench, measured) = match bench {
+        Ok(mut bench) => {
+            let measured = sweep(&settings, comm, &mut bench, &roots, &devices, replaces);
+            (Some(bench), measured)
+        }
+        Err(error) => (None, Err(error)),
+    };
+    let measured = measured.and_then(|code| Ok(comm.barrier().map(|()| code)?));
+    if let Err(error) = &measured {
+        comm.abort(&format!("its measurement ended: {error:#}"));
+    }
+    drop(bench);
+    measured
+}
 
-    let subjects = subjects(&settings, &roots);
+/// Measures every row, and reports at rank 0.
+fn sweep(
+    settings: &Settings,
+    comm: &Communicator,
+    bench: &mut Bench<'_>,
+    roots: &[Option<u32>],
+    devices: &[Device],
+    replaces: bool,
+) -> anyhow::Result<ExitCode> {
+    let start_time = clock::now();
+    let prints = comm.rank() == 0;
+    let subjects = subjects(settings, roots);
     let rows_in_all = (settings.cycles > 0)
         .then(|| u64::try_from(subjects.len()).unwrap_or(0) * u64::from(settings.cycles));
     let progress = prints.then(|| Progress::new(rows_in_all));
     let mut printed = Ok(());
     if let Some(progress) = &progress {
-        printed = print(progress, &header(&settings, comm, &devices, replaces));
+        printed = print(progress, &header(settings, comm, devices, replaces));
     }
 
     let mut rows: Vec<Row> = Vec::new();
-    let mut bench = Bench::new(comm, &settings);
     let mut cycle = 0;
     'sweeps: while settings.cycles == 0 || cycle < settings.cycles {
         cycle += 1;
@@ -92,11 +184,12 @@ fn measure_and_report(mut settings: Settings, place: &Place) -> anyhow::Result<E
     summary.footer(&settings.program()).iter().try_for_each(|line| output::line(line))?;
     if let Some(path) = &settings.json {
         let results = Results {
-            settings: &settings,
-            devices: &devices,
+            settings,
+            devices,
             rows: &rows,
             summary,
             connection: comm.describe(),
+            gpu_path: comm.gpu_path(),
             start_time,
             end_time: clock::now(),
         };
@@ -153,7 +246,7 @@ fn summary(rows: &[Row]) -> Summary {
 
 fn header(
     settings: &Settings,
-    comm: &dyn Collectives,
+    comm: &Communicator,
     devices: &[Device],
     replaces: bool,
 ) -> Vec<String> {
@@ -163,6 +256,7 @@ fn header(
         comm.describe(),
         comm.size()
     )];
+    lines.extend(comm.gpu_path().map(|path| format!("# GPU memory: {path}")));
     if let Some(path) = &settings.json {
         let older = if replaces { " (in place of the older file)" } else { "" };
         lines.push(format!("# Writing JSON output to {}{older}", path.display()));
@@ -173,8 +267,9 @@ fn header(
         Step::Bytes(bytes) => (bytes, "bytes"),
     };
     lines.push(format!(
-        "# nThread 1 nGpus 1 minBytes {} maxBytes {} step: {step}({kind}) warmup iters: {} \
+        "# nThread 1 nGpus {} minBytes {} maxBytes {} step: {step}({kind}) warmup iters: {} \
          iters: {} agg iters: {} validation: {} graph: 0 unalign: {}",
+        settings.ranks_per_process,
         settings.sweep.min_bytes,
         settings.sweep.max_bytes,
         settings.warmup,
@@ -211,6 +306,9 @@ fn remarks(settings: &Settings) -> Vec<String> {
     }
     if settings.collective == Collective::Barrier {
         remarks.push("a barrier moves no data: sizes, types and checks do not apply");
+    }
+    if settings.columns.cpu_time && settings.ranks_per_process > 1 {
+        remarks.push("-C 1: the CPU time is that of the process, which all its ranks share");
     }
     let mut remarks: Vec<String> = remarks.into_iter().map(str::to_owned).collect();
     remarks.extend(settings.notes.iter().cloned());

@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use ringway::Communicator;
+use anyhow::{Context as _, anyhow};
+use ringway::config::Config;
+use ringway::device::Gpu;
+use ringway::{Communicator, UniqueId};
 use ringway_plan::algorithm::Algorithm;
 use ringway_plan::types::{Collective, DataType, Level, ReduceOp};
 
@@ -103,11 +106,77 @@ impl Collectives for Communicator {
 
 /// Joins the job this process was made a rank of.
 pub(crate) fn connect() -> anyhow::Result<Communicator> {
-    let config = ringway::config::Config::from_env();
+    settings_told();
+    Ok(Communicator::from_env()?)
+}
+
+fn settings_told() -> Config {
+    let config = Config::from_env();
     ringway::log::install(&config);
     ringway::log::version(&config);
     ringway::log::warn_settings(&config);
-    Ok(Communicator::from_env()?)
+    config
+}
+
+/// How many GPUs this process sees.
+pub(crate) fn gpus() -> anyhow::Result<u32> {
+    Gpu::count(&Config::from_env()).context("--memory cuda needs a GPU")
+}
+
+/// The ranks of a process that has several: threads of it.
+#[derive(Debug)]
+pub(crate) struct Team {
+    config: Config,
+    id: UniqueId,
+    first: u32,
+    size: u32,
+    /// By which the processes met; none where there is one.
+    _processes: Option<Communicator>,
+}
+
+impl Team {
+    /// The `ranks` ranks of this process, which is number `process` of `processes` that call this alike.
+    pub(crate) fn meet(process: u32, processes: u32, ranks: u32) -> anyhow::Result<Self> {
+        let met = if processes > 1 { Some(connect()?) } else { None };
+        let config = match met {
+            Some(_) => Config::from_env(),
+            None => settings_told(),
+        };
+        let id = match &met {
+            None => Communicator::unique_id(&config)?,
+            Some(comm) => {
+                let own = (process == 0).then(|| Communicator::unique_id(&config)).transpose()?;
+                let none = vec![0; ringway::bootstrap::UNIQUE_ID_BYTES];
+                let bytes = own.map_or(none, |id| id.as_bytes().to_vec());
+                let all = all_gather(comm, &bytes)?;
+                UniqueId::from_bytes(all.first().context("a job without ranks")?)?
+            }
+        };
+        let (first, size) = (process * ranks, processes * ranks);
+        Ok(Self { config, id, first, size, _processes: met })
+    }
+
+    /// The number of the process's first rank, and of all ranks.
+    pub(crate) fn ranks(&self) -> (u32, u32) {
+        (self.first, self.size)
+    }
+
+    /// The communicator of one of the process's ranks. All are made at the same time.
+    pub(crate) fn join(&self, rank: u32) -> anyhow::Result<Communicator> {
+        Ok(Communicator::from_unique_id(&self.id, rank, self.size, self.config.clone())?)
+    }
+}
+
+/// Gives a rank its GPU: those that its process sees, in turn by the rank's number on its host. All ranks
+/// call it; where one has none, all fail with the reason.
+pub(crate) fn attach_gpu(comm: &Communicator, number: u32) -> anyhow::Result<std::sync::Arc<Gpu>> {
+    // Without one the ranks must still hear of it from each other.
+    let count = Gpu::count(&Config::from_env()).unwrap_or(1);
+    comm.attach_gpu(i32::try_from(number % count.max(1)).ok())?;
+    comm.gpu().ok_or_else(|| {
+        let why = comm.gpu_refusal().unwrap_or_else(|| "no rank says why".to_owned());
+        anyhow!("--memory cuda: GPU memory cannot be used: {why}")
+    })
 }
 
 /// Whether connecting failed because somebody took the port the ranks were to meet on.

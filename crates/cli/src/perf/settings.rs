@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use ringway_plan::types::{Collective, DataType, ReduceOp};
 
-use super::args::{Choice, ForeignArgs, PerfArgs};
+use super::args::{Choice, Memory, PerfArgs};
 use super::stats::Average;
 use super::table::Columns;
 
@@ -63,6 +63,9 @@ pub(crate) enum Blocking {
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
     pub(crate) collective: Collective,
+    pub(crate) memory: Memory,
+    /// Ranks of each process: threads, each on a GPU.
+    pub(crate) ranks_per_process: u32,
     pub(crate) sweep: Sweep,
     /// Whether the greatest size was asked for, and so must not be lowered silently.
     pub(crate) max_bytes_given: bool,
@@ -98,7 +101,7 @@ pub(crate) struct Settings {
 impl Settings {
     /// Checks the arguments and fills in what they leave open.
     pub(crate) fn new(args: &PerfArgs) -> anyhow::Result<Self> {
-        let notes = notes_on(&args.foreign)?;
+        let notes = notes_on(args)?;
         let collective = args.collective;
         let per_iteration = args.per_iteration == 1;
         let iterations_max = args.iterations.unwrap_or(ITERATIONS);
@@ -112,8 +115,11 @@ impl Settings {
             );
         }
         check_compare(args)?;
+        check_memory(args)?;
         Ok(Self {
             collective,
+            memory: args.memory,
+            ranks_per_process: args.gpus.unwrap_or(1),
             sweep: sweep(args)?,
             max_bytes_given: args.max_bytes.is_some() || args.min_bytes.is_some(),
             data_types: match args.data_type {
@@ -132,10 +138,10 @@ impl Settings {
             warmup: args.warmup,
             aggregate: args.aggregate,
             cycles: args.cycles,
-            blocking: match args.blocking {
-                0 => Blocking::Queue,
-                1 => Blocking::CallAndBarrier,
-                3 => Blocking::IterationAndBarrier,
+            blocking: match (args.blocking, args.memory) {
+                (Some(0), _) | (None, Memory::Cuda) => Blocking::Queue,
+                (Some(1), _) => Blocking::CallAndBarrier,
+                (Some(3), _) => Blocking::IterationAndBarrier,
                 _ => Blocking::Call,
             },
             average: Average::from_option(args.average),
@@ -217,10 +223,18 @@ fn variables(args: &PerfArgs) -> Vec<(&'static str, String)> {
         true => algo.clone(),
         false => format!("{}:{algo}", args.collective.name()),
     });
-    [("RINGWAY_TRANSPORT", transport), ("RINGWAY_LEVEL", level), ("NCCL_ALGO", algo)]
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, value?)))
-        .collect()
+    // A call on GPU memory has no deadline of its own: kernels have the communicator's.
+    let has_limit = args.memory == Memory::Cuda && args.timeout > 0;
+    let timeout = has_limit.then(|| format!("{}s", args.timeout));
+    [
+        ("RINGWAY_TRANSPORT", transport),
+        ("RINGWAY_LEVEL", level),
+        ("NCCL_ALGO", algo),
+        ("RINGWAY_TIMEOUT", timeout),
+    ]
+    .into_iter()
+    .filter_map(|(name, value)| Some((name, value?)))
+    .collect()
 }
 
 fn all(word: &str) -> bool {
@@ -272,20 +286,49 @@ fn check_compare(args: &PerfArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn notes_on(foreign: &ForeignArgs) -> anyhow::Result<Vec<String>> {
-    for (option, count) in [("-t", foreign.threads), ("-g", foreign.gpus)] {
-        if count != 1 {
-            bail!(
-                "{option} {count}: every rank is a process with one buffer in host memory; \
-                 for more ranks use --ranks {count}, or start more under your launcher"
-            );
-        }
+/// On GPU memory the size of a call alone decides how it is done.
+fn check_memory(args: &PerfArgs) -> anyhow::Result<()> {
+    if args.memory == Memory::Host {
+        return Ok(());
     }
-    if foreign.device_implementation > 0 {
+    anyhow::ensure!(
+        args.algo.is_none(),
+        "--algo: on GPU memory the plan follows from the size of a call; drop it"
+    );
+    anyhow::ensure!(
+        args.level != Some(Choice::All),
+        "--level all: on GPU memory both levels are the same plans; drop it"
+    );
+    Ok(())
+}
+
+fn notes_on(args: &PerfArgs) -> anyhow::Result<Vec<String>> {
+    let foreign = &args.foreign;
+    let on_host = args.memory == Memory::Host;
+    let gpus = args.gpus.filter(|gpus| *gpus > 1 && on_host);
+    if let Some(gpus) = gpus {
         bail!(
-            "-D {}: there are no device kernels on host memory; choose an algorithm with --algo",
-            foreign.device_implementation
+            "-g {gpus}: every rank is a process with one buffer in host memory; for more ranks use \
+             --ranks {gpus}, for GPU memory add --memory cuda"
         );
+    }
+    let threads = foreign.threads;
+    if threads != 1 {
+        let instead = if on_host { "--ranks" } else { "-g" };
+        bail!(
+            "-t {threads}: for more ranks use {instead} {threads}, or start more under your launcher"
+        );
+    }
+    let implementation = foreign.device_implementation;
+    match on_host {
+        _ if implementation == 0 => {}
+        true => bail!(
+            "-D {implementation}: there are no device kernels on host memory; choose an algorithm \
+             with --algo"
+        ),
+        false => bail!(
+            "-D {implementation}: there is one implementation, which follows from the size; drop -D"
+        ),
     }
     let given = [
         ("-G", foreign.graph > 0, "CUDA graphs"),
@@ -293,12 +336,13 @@ fn notes_on(foreign: &ForeignArgs) -> anyhow::Result<Vec<String>> {
         ("-x", foreign.cta_policy.is_some(), "the CTA policy"),
         ("-V", foreign.device_cta_count.is_some(), "the number of CTAs"),
         ("-y", foreign.stream_null > 0, "the null stream"),
-        ("-M", foreign.memory > 0, "the report of GPU memory"),
+        ("-M", foreign.memory_report > 0, "the report of GPU memory"),
     ];
+    let place = if on_host { "host" } else { "GPU" };
     Ok(given
         .into_iter()
         .filter(|(_, given, _)| *given)
-        .map(|(option, _, what)| format!("{option} has no effect on host memory ({what})"))
+        .map(|(option, _, what)| format!("{option} has no effect on {place} memory ({what})"))
         .collect())
 }
 
@@ -382,6 +426,12 @@ mod tests {
             ("all_reduce -t 4", "--ranks 4"),
             ("all_reduce -g 8", "--ranks 8"),
             ("all_reduce -D 1", "--algo"),
+            ("all_reduce --memory cuda -D 1", "drop -D"),
+            ("all_reduce --memory cuda -t 4", "-g 4"),
+            ("all_reduce --memory cuda -g 0", "0 is not in 1..=32"),
+            ("all_reduce --memory cuda --algo ring", "drop it"),
+            ("all_reduce --memory cuda --level all", "drop it"),
+            ("all_reduce --memory hip", "host, cuda"),
             ("all_reduce -d f31", "bfloat16"),
             ("all_reduce -o plus", "mulsum, all"),
             ("all_reduce -r x", "0, 3 or all"),
@@ -417,6 +467,17 @@ mod tests {
         let settings = settings("all_reduce -G 1 -R 2 -x 1 -V 8 -y 1").unwrap();
         assert_eq!(settings.notes.len(), 5);
         assert!(settings.notes[0].contains("-G"));
+    }
+
+    #[test]
+    fn gpu_memory_queues_calls_and_has_ranks_as_threads() {
+        let host = settings("all_reduce").unwrap();
+        assert_eq!((host.blocking, host.ranks_per_process), (Blocking::Call, 1));
+        let gpu = settings("all_reduce --memory cuda -g 4 -T 5").unwrap();
+        assert_eq!((gpu.blocking, gpu.ranks_per_process), (Blocking::Queue, 4));
+        assert_eq!(gpu.variables, [("RINGWAY_TIMEOUT", "5s".to_owned())]);
+        let waits = settings("all_reduce --memory cuda -z 2").unwrap();
+        assert_eq!((waits.blocking, waits.ranks_per_process), (Blocking::Call, 1));
     }
 
     #[test]

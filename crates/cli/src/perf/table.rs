@@ -12,21 +12,25 @@ pub(crate) struct Device {
     pub(crate) rank: u32,
     pub(crate) pid: u32,
     pub(crate) host: String,
-    /// The rank's number among those of its host.
+    /// The rank's number among those of its host, or that of its GPU.
     pub(crate) device: u32,
+    /// The GPU's address on the PCI bus; zeros where the buffers are in host memory.
+    pub(crate) address: String,
+    /// The GPU's name, or `cpu`.
+    pub(crate) name: String,
 }
 
-/// Where a PCI address stands for GPUs.
-pub(crate) const DEVICE_ADDRESS: &str = "0000:00:00";
-/// Where a GPU's name stands.
-pub(crate) const DEVICE_NAME: &str = "cpu";
+/// What stands in the place of a GPU's address where there is none.
+pub(crate) const NO_ADDRESS: &str = "0000:00:00";
+/// What stands in the place of a GPU's name where there is none.
+pub(crate) const NO_GPU: &str = "cpu";
 
 impl Device {
     /// The rank's line in the header.
     pub(crate) fn line(&self) -> String {
         format!(
-            "#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {:2} [{DEVICE_ADDRESS}] {DEVICE_NAME}",
-            self.rank, 0, self.pid, self.host, self.device
+            "#  Rank {:2} Group {:2} Pid {:6} on {:>10} device {:2} [{}] {}",
+            self.rank, 0, self.pid, self.host, self.device, self.address, self.name
         )
     }
 }
@@ -283,7 +287,14 @@ mod tests {
 
     #[test]
     fn rank_lines_are_aligned() {
-        let device = Device { rank: 0, pid: 123, host: "node1".to_owned(), device: 0 };
+        let device = Device {
+            rank: 0,
+            pid: 123,
+            host: "node1".to_owned(),
+            device: 0,
+            address: NO_ADDRESS.to_owned(),
+            name: NO_GPU.to_owned(),
+        };
         assert_eq!(
             device.line(),
             "#  Rank  0 Group  0 Pid    123 on      node1 device  0 [0000:00:00] cpu"

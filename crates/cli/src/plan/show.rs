@@ -9,8 +9,11 @@ use clap::Args;
 use ringway_plan::algorithm::Algorithm;
 use ringway_plan::draw::{self, SvgOptions, TextOptions};
 use ringway_plan::json;
+use ringway_plan::mapped::Way;
 use ringway_plan::plan::Plan;
 use ringway_plan::planner::{self, Request};
+use ringway_plan::problem::Problem;
+use ringway_plan::prove::Maker;
 
 use super::call::{CallArgs, unsupported};
 
@@ -24,15 +27,17 @@ const STEPS_MAX: u64 = 2_000_000;
     after_help = "Examples:
   ringway plan show all_reduce --ranks 8 --algo ring
   ringway plan show broadcast --ranks 16 --hosts 2 --svg broadcast.svg
-  ringway plan show all_reduce --algo tree --json - | less"
+  ringway plan show all_reduce --algo tree --json - | less
+  ringway plan show all_reduce --algo buffers --lanes 2    on GPU memory"
 )]
 pub(crate) struct ShowArgs {
     #[command(flatten)]
     pub(crate) call: CallArgs,
 
-    /// Algorithm [default: what the planner chooses]
+    /// Algorithm [default: what the planner chooses]; cards or buffers for
+    /// GPU memory, where --lanes are the blocks of a kernel
     #[arg(short, long, value_name = "NAME")]
-    pub(crate) algo: Option<Algorithm>,
+    pub(crate) algo: Option<Maker>,
 
     /// Draw the plan into this file
     #[arg(long, value_name = "FILE")]
@@ -79,7 +84,8 @@ fn plan(args: &ShowArgs) -> anyhow::Result<Plan> {
     let request =
         Request { lanes: args.call.lanes, slot_bytes: args.call.chunk, ..Request::default() };
     let algorithm = match args.algo {
-        Some(algorithm) => {
+        Some(Maker::Mapped(way)) => return mapped(args, way, &problem, &hosts),
+        Some(Maker::Algorithm(algorithm)) => {
             if let Err(reason) = algorithm.supports(&problem, &hosts) {
                 return Err(unsupported(&reason, &problem, &hosts));
             }
@@ -105,4 +111,14 @@ fn plan(args: &ShowArgs) -> anyhow::Result<Plan> {
         "a plan of about {steps} steps is too long to show; ask for fewer --bytes or --ranks"
     );
     Ok(algorithm.plan(&problem, &hosts, tuning))
+}
+
+/// The plan of ranks whose GPUs map each other's buffers.
+fn mapped(args: &ShowArgs, way: Way, problem: &Problem, hosts: &[u32]) -> anyhow::Result<Plan> {
+    anyhow::ensure!(
+        hosts.iter().all(|host| *host == hosts[0]),
+        "{way}: ranks map each other's buffers on one host only; drop --hosts and --transport tcp"
+    );
+    way.supports(problem).map_err(|why| anyhow::anyhow!("{way}: {why}"))?;
+    Ok(way.plan(problem, u16::try_from(args.call.lanes.unwrap_or(1)).unwrap_or(1)))
 }

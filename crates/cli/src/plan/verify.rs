@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use ringway_plan::algorithm::Algorithm;
 use ringway_plan::json;
 use ringway_plan::plan::Plan;
-use ringway_plan::prove::{Job, catalogue};
+use ringway_plan::prove::{Job, Maker, catalogue};
 use ringway_plan::types::Collective;
 use ringway_plan::verify::{Proof, Refusal, verify};
 
@@ -24,8 +23,9 @@ use super::call;
 #[command(
     max_term_width = 80,
     after_help = "Without --file every algorithm is proved for every collective on 1 to 64 ranks,
-and on samples up to 1024, on several placements, in and out of place. Exits
-with 1, naming rank, lane and step, where a plan cannot be proved.
+and on samples up to 1024, on several placements, in and out of place; the ways
+of GPU memory (cards, buffers) on 1 to 32 ranks and several numbers of blocks.
+Exits with 1, naming rank, lane and step, where a plan cannot be proved.
 
 Examples:
   ringway plan verify
@@ -38,9 +38,9 @@ pub(crate) struct VerifyArgs {
     #[arg(short = 'n', long, value_name = "RANKS", value_parser = range)]
     pub(crate) ranks: Option<(u32, u32)>,
 
-    /// Only this algorithm
+    /// Only this algorithm, or way of GPU memory
     #[arg(short, long, value_name = "NAME", conflicts_with = "file")]
-    pub(crate) algo: Option<Algorithm>,
+    pub(crate) algo: Option<Maker>,
 
     /// Only this collective
     #[arg(short, long, value_name = "NAME", conflicts_with = "file")]
@@ -114,7 +114,7 @@ fn prove_catalogue(args: &VerifyArgs, out: &mut dyn io::Write) -> anyhow::Result
     let start = Instant::now();
     let (from, to) = args.ranks.unwrap_or((1, u32::MAX));
     let wanted = |job: &Job| {
-        args.algo.is_none_or(|algorithm| algorithm == job.algorithm)
+        args.algo.is_none_or(|maker| maker == job.maker)
             && args.collective.is_none_or(|collective| collective == job.problems[0].collective)
     };
     let jobs: Vec<Job> = catalogue(from..=to).filter(wanted).collect();
@@ -146,20 +146,16 @@ fn prove_catalogue(args: &VerifyArgs, out: &mut dyn io::Write) -> anyhow::Result
 
 fn nothing(args: &VerifyArgs) -> String {
     match (args.algo, args.collective) {
-        (Some(algorithm), Some(collective)) => {
-            let able: Vec<&str> = Algorithm::ALL
-                .into_iter()
-                .filter(|algorithm| {
-                    catalogue(8..=8).any(|job| {
-                        job.algorithm == *algorithm && job.problems[0].collective == collective
-                    })
-                })
-                .map(Algorithm::name)
+        (Some(maker), Some(collective)) => {
+            let mut able: Vec<&str> = catalogue(8..=8)
+                .filter(|job| job.problems[0].collective == collective)
+                .map(|job| job.maker.name())
                 .collect();
+            able.dedup();
             match &able[..] {
                 [] => format!("no algorithm makes plans for {collective}"),
                 _ => format!(
-                    "{algorithm} has no {collective} on these ranks; choose one of {}",
+                    "{maker} has no {collective} on these ranks; choose one of {}",
                     able.join(", ")
                 ),
             }
@@ -231,7 +227,7 @@ fn kinds(jobs: &[Job]) -> String {
         kinds.dedup();
         kinds.len()
     };
-    let algorithms = count(jobs.iter().map(|job| job.algorithm.name()).collect());
+    let algorithms = count(jobs.iter().map(|job| job.maker.name()).collect());
     let collectives = count(jobs.iter().map(|job| job.problems[0].collective.name()).collect());
     let plural = |number: usize, what: &str| match number {
         1 => format!("1 {what}"),

@@ -124,3 +124,47 @@ fn the_page_of_a_machine_shows_its_topology() {
     assert_eq!(fleet.matches("<svg ").count(), 1);
     assert!(fleet.contains("<figcaption>hgx-0, hgx-0#2</figcaption>"), "{fleet}");
 }
+
+#[test]
+fn counters_are_judged_by_how_they_grew() {
+    // This machine, whatever it counts.
+    let args = ["doctor", "--interval", "1", "--only", "counters,pci-09", "--json"];
+    let done = finish(&mut ringway(&args));
+    assert!(done.status.code() < Some(3), "{}", done.stderr);
+    assert!(done.stdout.contains("as they grew in "), "{}", done.stdout);
+    let done = finish(&mut ringway(&["doctor", "--interval", "0"]));
+    assert_eq!(done.status.code(), Some(3), "{}", done.stderr);
+    // Two copies of another, a minute apart, and its counters far from zero in both.
+    let folder = Folder::new("doctor-rates");
+    let look = |name: &str, second: u64, errors: u64| {
+        let port = format!("{name}/sys/class/infiniband/mlx5_0/ports/1");
+        for (path, text) in [
+            (
+                format!("{name}/manifest.json"),
+                format!("{{\"time_unix_s\": {}}}", 1_000_000 + second),
+            ),
+            (format!("{name}/proc/sys/kernel/hostname"), "node7".to_owned()),
+            (format!("{name}/proc/uptime"), format!("{}.5 1.0", 5000 + second)),
+            (format!("{name}/sys/class/infiniband/mlx5_0/node_guid"), "1:2:3:4".to_owned()),
+            (format!("{port}/state"), "4: ACTIVE".to_owned()),
+            (format!("{port}/link_layer"), "InfiniBand".to_owned()),
+            (format!("{port}/counters/symbol_error"), errors.to_string()),
+        ] {
+            folder.put(&path, &text);
+        }
+        folder.text(name)
+    };
+    let (first, quiet, worse) =
+        (look("first", 0, 5000), look("quiet", 60, 5000), look("worse", 60, 5004));
+    let only = ["doctor", "--only", "ctr-01"];
+    let of = |machines: &[&str]| finish(&mut ringway(&[&only[..], machines].concat()));
+    let alone = of(&[&first]);
+    assert_eq!(alone.status.code(), Some(2), "{}", alone.stdout);
+    assert!(alone.stdout.contains("5000 since boot"), "{}", alone.stdout);
+    let twice = of(&[&quiet, &first]);
+    assert_eq!((twice.status.code(), twice.stdout.as_str()), (Some(0), "nothing wrong found\n"));
+    let grown = of(&[&first, &worse]);
+    assert_eq!(grown.status.code(), Some(1), "{}", grown.stdout);
+    let text = grown.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(text.contains("4 in 60.0 s (5004 since boot)"), "{text}");
+}

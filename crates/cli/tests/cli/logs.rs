@@ -63,6 +63,37 @@ fn the_exit_code_is_the_verdict() {
 }
 
 #[test]
+fn pairs_are_summed_up_or_listed_also_from_packed_logs() {
+    let log = "a:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA\n\
+               b:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [receive] via NET/IB/0\n\
+               a:1:2 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[0] [send] via NET/IB/0/GDRDMA\n";
+    let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    packer.write_all(log.as_bytes()).unwrap();
+    let plain = File::new("pairs.log", log);
+    let packed = File::new("pairs.log.gz", "");
+    std::fs::write(&packed.0, packer.finish().unwrap()).unwrap();
+    for file in [&plain, &packed] {
+        let done = finish(&mut ringway(&["doctor", "--log", file.name()]));
+        let words: Vec<&str> = done.stdout.lines().last().unwrap().split_whitespace().collect();
+        assert_eq!(words, ["1", "2", "NET/IB", "yes", "no", "0", "->", "1"], "{}", done.stdout);
+        let done = finish(&mut ringway(&["doctor", "--pairs", "--log", file.name()]));
+        assert!(done.stdout.starts_with("pairs of ranks\n"), "{}", done.stdout);
+        let done = finish(&mut ringway(&["doctor", "--json", "--pairs", "--log", file.name()]));
+        let json: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
+        let expected = serde_json::json!([{
+            "transport": "NET/IB",
+            "channels": 2,
+            "gpudirect": {"send": "yes", "receive": "no"},
+            "ranks": [[0, 1]],
+        }]);
+        assert_eq!(json["pairs"]["all"], expected);
+        assert_eq!(json["pairs"]["summary"][0]["pairs"], 1);
+    }
+    let done = finish(&mut ringway(&["doctor", "--pairs"]));
+    assert_eq!(done.status.code(), Some(3), "{}", done.stderr);
+}
+
+#[test]
 fn standard_input_and_several_files_are_read() {
     let done = with_input(&["doctor", "--json", "--log", "-"], SOCKET);
     let json: serde_json::Value = serde_json::from_str(&done.stdout).unwrap();
@@ -112,13 +143,36 @@ fn a_script_is_linted_with_lines_and_fixes() {
 
 #[test]
 fn the_environment_is_linted() {
-    let mut command = ringway(&["env", "lint", "--root", "/no/such/root"]);
-    let done = finish(without_settings(&mut command).env("NCCL_PROTO", "LL128"));
+    let folder = std::env::temp_dir().join(format!("ringway-lint-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let root = folder.to_str().unwrap();
+    let lint = || {
+        let mut command = ringway(&["env", "lint", "--root", root]);
+        finish(without_settings(&mut command).env("NCCL_PROTO", "LL128"))
+    };
+    let done = lint();
     assert_eq!(done.status.code(), Some(2), "{}", done.stdout);
     assert!(
         done.stdout.contains("env-forced-ll128")
             && done.stdout.contains("environment: NCCL_PROTO=LL128")
     );
+    // A copy that has variables of its own, and a snapshot of it.
+    std::fs::create_dir_all(folder.join("commands")).unwrap();
+    std::fs::write(folder.join("commands/environment.txt"), "NCCL_IB_TIMEOUT=14\n").unwrap();
+    let copied = lint();
+    let file = folder.join("x.tar.zst");
+    let taken = ["snapshot", "--root", root, "-o", file.to_str().unwrap()];
+    assert_eq!(finish(&mut ringway(&taken)).status.code(), Some(0));
+    let packed = finish(&mut ringway(&["env", "lint", "--root", file.to_str().unwrap()]));
+    let block = finish(&mut ringway(&["env", "suggest", "--root", file.to_str().unwrap()]));
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert!(copied.stdout.contains("environment: NCCL_IB_TIMEOUT=14"), "{}", copied.stdout);
+    assert!(!copied.stdout.contains("NCCL_PROTO"), "{}", copied.stdout);
+    assert_eq!(copied.stdout, packed.stdout);
+    assert!(block.stdout.contains("NCCL_"), "{}{}", block.stdout, block.stderr);
+    let done = finish(&mut ringway(&["env", "lint", "--root", "/no/such/root"]));
+    assert_eq!(done.status.code(), Some(3), "{}", done.stdout);
+    assert!(done.stderr.contains("/no/such/root"), "{}", done.stderr);
 }
 
 #[test]
@@ -142,7 +196,7 @@ fn variables_are_listed_explained_and_suggested() {
         "--dscp",
         "26",
         "--root",
-        "/no/such/root",
+        env!("CARGO_TARGET_TMPDIR"),
     ]));
     assert!(done.stdout.contains("NCCL_IB_TC=106\n"), "{}", done.stdout);
     let done = finish(&mut ringway(&["env", "list", "zzzzqqqq"]));

@@ -4,6 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
 mod doctor;
+#[path = "../../../ringway/tests/fakes/fakes.rs"]
+mod fakes;
+mod gpu;
 mod help;
 mod hosts;
 mod jobs;

@@ -1,6 +1,6 @@
 //! `ringway plan` and `ringway explain`.
 
-use crate::process::{finish, ringway};
+use crate::process::{Folder, finish, ringway};
 
 #[test]
 fn a_few_plans_are_proved_and_counted() {
@@ -38,6 +38,39 @@ fn a_plan_without_one_wait_is_refused_with_its_place() {
     std::fs::remove_dir_all(&folder).unwrap();
     assert_eq!(broken.status.code(), Some(1));
     assert!(broken.stdout.contains("refused: rank 0 lane 0 step "), "{}", broken.stdout);
+}
+
+#[test]
+fn plans_of_gpu_memory_are_proved_shown_and_read_back() {
+    let done = finish(&mut ringway(&["plan", "verify", "-n", "2..4", "--algo", "buffers"]));
+    assert_eq!(done.status.code(), Some(0), "{}", done.stderr);
+    assert!(
+        done.stdout.contains("(1 algorithm, 9 collectives) of 2 to 4 ranks"),
+        "{}",
+        done.stdout
+    );
+
+    let folder = Folder::new("plan-mapped");
+    let path = folder.0.join("plan.json").display().to_string();
+    for (way, step) in [("buffers", "in@"), ("cards", "card")] {
+        let show = ["plan", "show", "all_reduce", "-n", "4", "-b", "4K", "--lanes", "2", "-a", way];
+        let done = finish(&mut ringway(&show));
+        assert_eq!(done.status.code(), Some(0), "{}", done.stderr);
+        assert!(
+            done.stdout.starts_with(&format!("{way} all_reduce of 1024 float")),
+            "{}",
+            done.stdout
+        );
+        assert!(done.stdout.contains(step), "{}", done.stdout);
+        let json = [&show[..], &["--json", &path]].concat();
+        assert_eq!(finish(&mut ringway(&json)).status.code(), Some(0));
+        let read = finish(&mut ringway(&["plan", "verify", "--file", &path]));
+        assert_eq!(read.status.code(), Some(0), "{read:?}");
+    }
+    let apart = ["plan", "show", "all_reduce", "-a", "buffers", "--hosts", "2"];
+    let done = finish(&mut ringway(&apart));
+    assert_eq!(done.status.code(), Some(2));
+    assert!(done.stderr.contains("one host only"), "{}", done.stderr);
 }
 
 #[test]

@@ -92,7 +92,7 @@ fn a_snapshot_is_shown_as_the_machine_it_was_taken_of() {
     shown(&["--root", &packed], &[("TMPDIR", &temporary)]);
     assert!(!std::fs::read_dir(&temporary).unwrap().any(left), "an unpacked folder is left");
     std::fs::write(at("bad.tar.zst"), "no archive").unwrap();
-    refused(&["--root", &at("bad.tar.zst")], "no snapshot: neither zstd nor tar");
+    refused(&["--root", &at("bad.tar.zst")], "no snapshot: neither zstd, gzip nor tar");
 }
 
 #[test]

@@ -24,7 +24,14 @@ fn cell(iterations: Option<Iterations>) -> Cell {
 
 fn document(words: &str, iterations: Option<Iterations>) -> Value {
     let settings = settings(words);
-    let devices = [Device { rank: 0, pid: 7, host: "node1".to_owned(), device: 0 }];
+    let devices = [Device {
+        rank: 0,
+        pid: 7,
+        host: "node1".to_owned(),
+        device: 0,
+        address: "0000:18:00".to_owned(),
+        name: "a GPU".to_owned(),
+    }];
     let row = Row {
         bytes: 64,
         count: 16,
@@ -42,6 +49,7 @@ fn document(words: &str, iterations: Option<Iterations>) -> Value {
         rows: &[row],
         summary: Summary { out_of_bounds: 0, average_bus_bandwidth: 2.0, wanted_bandwidth: None },
         connection: "transport shm".to_owned(),
+        gpu_path: None,
         start_time: "2026-07-09 16:03:21".to_owned(),
         end_time: "2026-07-09 16:03:22".to_owned(),
     };
