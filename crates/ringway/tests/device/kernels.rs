@@ -22,15 +22,18 @@ struct Variant {
 }
 
 impl Variant {
+    /// For the first architecture every type with every operation; for the others every type and every
+    /// operation, but not all pairs: what differs between them is how types are rounded.
     fn all(architectures: &[&'static str]) -> Vec<Self> {
         let mut all = Vec::new();
-        for architecture in architectures.iter().copied() {
+        for (place, architecture) in architectures.iter().copied().enumerate() {
+            let entry = "collective.cu";
             for data_type in 0..12 {
-                let ops = (0..6).map(Some).chain([None]);
-                let entry = "collective.cu";
+                let ops = (0..6).filter(|op| place == 0 || *op == data_type % 6).map(Some);
                 all.extend(ops.map(|op| Self { entry, architecture, data_type, op }));
             }
-            all.push(Self { entry: "staged.cu", architecture, data_type: 1, op: None });
+            let copies = |entry| Self { entry, architecture, data_type: 1, op: None };
+            all.extend([copies(entry), copies("staged.cu")]);
         }
         all
     }
@@ -81,7 +84,7 @@ fn every_kernel_compiles_for_nvidia() {
         .expect("RINGWAY_NVRTC_LIBRARY names NVRTC's library; .ci/kernels sets it");
     // SAFETY: NVIDIA's library, named by whoever runs this.
     let nvrtc = unsafe { Library::new(&path) }.unwrap_or_else(|error| panic!("{path}: {error}"));
-    compile_all(&Variant::all(&["sm_80", "sm_90", "sm_100"]), |variant| {
+    compile_all(&Variant::all(&["sm_90", "sm_80", "sm_100"]), |variant| {
         let source = CString::new(source(variant.entry)).unwrap();
         by_nvrtc(&nvrtc, &source, variant)
     });
@@ -169,7 +172,7 @@ fn by_nvrtc(nvrtc: &Library, source: &CString, variant: Variant) -> Result<(), S
 fn every_kernel_compiles_for_amd() {
     let clang = clang();
     let headers = include_str!("hip.h");
-    compile_all(&Variant::all(&["gfx90a", "gfx942"]), |variant| {
+    compile_all(&Variant::all(&["gfx942", "gfx90a"]), |variant| {
         let Variant { entry, .. } = variant;
         let source = format!("#line 1 \"hip.h\"\n{headers}#line 1 \"{entry}\"\n{}", source(entry));
         by_clang(&clang, &source, variant)
