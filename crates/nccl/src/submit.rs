@@ -98,6 +98,11 @@ impl Batch {
 
 /// Puts operations on GPU memory on their streams.
 fn enqueue(communicator: &Communicator, operations: &[Operation]) -> Result<()> {
+    if !communicator.has_ranks_without_gpu() {
+        for operation in operations {
+            on_device(communicator, &operation.kind)?;
+        }
+    }
     let mut streams: Vec<Stream> = Vec::with_capacity(1);
     let mut work = Vec::with_capacity(operations.len());
     for operation in operations {
@@ -172,7 +177,27 @@ fn add(group: &mut Group<'_>, kind: &Kind) -> Result<()> {
 
 /// Refuses memory that the processor cannot reach.
 fn host(addresses: &[usize]) -> Result<()> {
-    if addresses.iter().all(|address| memory_of(*address) == Memory::Host) {
+    all_in(Memory::Host, addresses)
+}
+
+/// Refuses memory that kernels cannot reach. What a rank does not use, as a root's buffer on the others, may
+/// be anywhere.
+fn on_device(communicator: &Communicator, kind: &Kind) -> Result<()> {
+    let (rank, size) = (communicator.rank(), communicator.size());
+    match kind {
+        Kind::Collective { call, input, output, .. } => {
+            let used = |address: usize, bytes: usize| if bytes > 0 { address } else { 0 };
+            let input = used(*input, call.input_bytes(rank, size)?);
+            all_in(Memory::Device, &[input, used(*output, call.output_bytes(rank, size)?)])
+        }
+        Kind::Send { buffer, bytes, .. } | Kind::Receive { buffer, bytes, .. } => {
+            all_in(Memory::Device, &[if *bytes > 0 { *buffer } else { 0 }])
+        }
+    }
+}
+
+fn all_in(memory: Memory, addresses: &[usize]) -> Result<()> {
+    if addresses.iter().all(|address| *address == 0 || memory_of(*address) == memory) {
         return Ok(());
     }
     Err(Error::usage("one buffer of a call is in GPU memory and another in the host's"))

@@ -10,6 +10,8 @@
 //! └─────────────────────────────┴───────────────────┴──────────────┴─────────────────┴──────────────┘
 //! ```
 //!
+//! Ranks that do not map each other's memory have another kind of launch, and the host moves it: `staged`.
+//!
 //! A launch waits for its peers' launches inside the kernel: nothing on the host waits, so calls go in
 //! stream order, and a captured graph can be replayed (all counters are in device memory).
 //!

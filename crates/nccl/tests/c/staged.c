@@ -29,6 +29,13 @@ static void body(int rank, int ranks, ncclUniqueId id) {
   OK(ncclMemAlloc((void**)&input, COUNT * sizeof(int)));
   OK(ncclMemAlloc((void**)&output, COUNT * ranks * sizeof(int)));
   for (int i = 0; i < COUNT; i++) input[i] = rank + i;
+  if (!mixed) {
+    /* A kernel cannot read what the processor has; here or on any rank nothing happens. */
+    int here[4] = {0};
+    CHECK(ncclAllReduce(here, output, 4, ncclInt, ncclSum, comm, NULL) == ncclInvalidUsage);
+    CHECK(strstr(ncclGetLastError(comm), "another in the host's") != NULL);
+    CHECK(ncclAllReduce(input, here, 4, ncclInt, ncclSum, comm, NULL) == ncclInvalidUsage);
+  }
   OK(ncclAllReduce(input, output, COUNT, ncclInt, ncclSum, comm, NULL));
   for (int i = 0; i < COUNT; i++) arrives(&output[i], ranks * i + ranks * (ranks - 1) / 2);
   if (killed) {
