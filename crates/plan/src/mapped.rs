@@ -28,7 +28,7 @@ pub const OPEN: Flag = 0;
 pub const DONE: Flag = 2;
 
 /// Bytes that a rank shows on a card, at most.
-pub const CARD_BYTES_MAX: u64 = 64 << 10;
+pub const CARD_BYTES_MAX: u64 = 1 << 20;
 
 /// How a call is done where buffers are mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -125,11 +125,12 @@ pub fn choose(problem: &Problem, card_bytes: u64) -> Result<Way, String> {
     Ok(if few { Way::Cards } else { Way::Buffers })
 }
 
-/// Bytes that cards of so many ranks should have: all that is sent arrives at everybody, twice as long as
-/// it is.
+/// Bytes that cards of so many ranks should have: everybody sends all of it to everybody, twice as long as
+/// it is, and where that becomes much the second meeting of the other way costs less.
 #[must_use]
 pub fn card_bytes(ranks: u32) -> u64 {
-    (2 * CARD_BYTES_MAX / u64::from(ranks.max(1))).min(CARD_BYTES_MAX)
+    let pairs = u64::from(ranks) * u64::from(ranks.saturating_sub(1));
+    (2 * CARD_BYTES_MAX / pairs.max(1)).min(CARD_BYTES_MAX)
 }
 
 /// Bytes that the rank with the most shows on a card.

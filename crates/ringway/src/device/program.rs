@@ -21,8 +21,8 @@ pub(super) const STEPS: usize = 40;
 pub(super) const SPANS: usize = 72;
 /// Flags between two ranks: open and done, of collectives and of messages; `RW_FLAGS`.
 pub(super) const FLAGS: usize = 4;
-/// Bytes of a card that one block sends; `RW_UNITS` times eight.
-pub(super) const CARD_BLOCK_BYTES: u64 = 256 * 8;
+/// Bytes of a card that make a block worth while.
+pub(super) const CARD_GRAIN_BYTES: u64 = 2 << 10;
 
 const SIGNAL: u32 = 1;
 const WAIT: u32 = 2;
@@ -89,6 +89,7 @@ pub(super) struct Launch {
     pub(super) names: u32,
     op: u32,
     unused: u32,
+    unused_too: u64,
     pub(super) stations: [u64; RANKS],
     pub(super) calls: [Buffers; CALLS],
     program: [Op; STEPS],
@@ -369,6 +370,8 @@ mod tests {
         assert_eq!(size_of::<Op>(), 32);
         assert_eq!(size_of::<Buffers>(), 48);
         assert!(size_of::<Launch>() <= 4096, "{} bytes", size_of::<Launch>());
+        // It is copied by 16 bytes.
+        assert_eq!(size_of::<Launch>() % 16, 0);
     }
 
     #[test]

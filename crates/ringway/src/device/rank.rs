@@ -410,7 +410,7 @@ impl DeviceRank {
             let learned = &mut self.learned[place];
             learned.launch.calls[0] = buffers;
             self.shared.recent.note(What::of(call));
-            let shape = (learned.blocks, self.kernels.threads());
+            let shape = (learned.blocks, self.kernels.threads(learned.program.kind));
             let function = learned.function;
             (learned.launch.named, learned.launch.names) = self.exports.fresh();
             launch(&self.gpu, function, shape, stream, &learned.launch)?;
@@ -449,7 +449,7 @@ impl DeviceRank {
         argument.calls[..calls.len()].copy_from_slice(&calls);
         (argument.named, argument.names) = self.exports.fresh();
         self.shared.recent.note(what);
-        let shape = (program.blocks, self.kernels.threads());
+        let shape = (program.blocks, self.kernels.threads(program.kind));
         launch(&self.gpu, function, shape, stream, &argument)?;
         self.launched(stream);
         Ok(())
@@ -601,7 +601,7 @@ fn blocks(problem: &Problem, way: Way, layout: Layout) -> u32 {
     if way == Way::Cards {
         let most = (0..problem.ranks).map(|rank| problem.input_count(rank)).max().unwrap_or(0);
         let bytes = (most * size).max(1);
-        let blocks = bytes.div_ceil(super::program::CARD_BLOCK_BYTES);
+        let blocks = bytes.div_ceil(super::program::CARD_GRAIN_BYTES);
         return u32::try_from(blocks).unwrap_or(layout.blocks).min(layout.blocks);
     }
     let block = (0..problem.ranks).map(|rank| problem.block(rank).count).max().unwrap_or(0);

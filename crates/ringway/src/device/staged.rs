@@ -375,7 +375,7 @@ impl Device {
         argument: &T,
     ) -> std::result::Result<(), Fault> {
         let function = self.kernels.get(kind)?;
-        let shape = (blocks, self.kernels.threads());
+        let shape = (blocks, self.kernels.threads(kind));
         let captures = self.gpu.is_capturing(stream);
         if captures {
             self.desk.captured.store(true, Ordering::Release);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::Fault;
 use super::gpu::{DeviceMemory, Gpu, PinnedMemory};
-use super::program::{CARD_BLOCK_BYTES, FLAGS, Launch, RANKS};
+use super::program::{CARD_GRAIN_BYTES, FLAGS, Launch, RANKS};
 use crate::ffi::cuda::{Address, IPC_BYTES, IpcHandle};
 use crate::plan::mapped;
 
@@ -21,7 +21,7 @@ pub(super) const ENTRY_BYTES: usize = IPC_BYTES + 16;
 /// Bytes of `rw_record`.
 const RECORD_BYTES: u64 = 32;
 /// Bytes of `rw_state`.
-const STATE_BYTES: u64 = 8 * FLAGS as u64;
+const STATE_BYTES: u64 = 8 * FLAGS as u64 + 32;
 
 /// Where things are in a station; the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +42,9 @@ impl Layout {
         let state = pairs * FLAGS as u64 * RECORD_BYTES;
         // Behind the states the numbers of the cards, a word for each block.
         let cards = (state + pairs * STATE_BYTES + u64::from(blocks) * 4).next_multiple_of(256);
-        let shown = mapped::card_bytes(ranks).min(u64::from(blocks) * CARD_BLOCK_BYTES);
-        let packets = 2 * shown.next_multiple_of(CARD_BLOCK_BYTES);
+        // Every block has a part of a card to itself, and packets are twice as long as what they hold.
+        let part = mapped::card_bytes(ranks).div_ceil(blocks.into()).max(CARD_GRAIN_BYTES);
+        let packets = 2 * part.next_multiple_of(8) * u64::from(blocks);
         // Two sets of cards in turn. In front of the maps are the numbers of launches.
         let maps = cards + 2 * u64::from(ranks) * packets + 256;
         let book = maps + u64::from(ranks) * (ENTRIES * 8) as u64;
@@ -235,7 +236,7 @@ mod tests {
                 assert!(parts.iter().all(|(start, _)| start.is_multiple_of(8)), "{parts:?}");
                 // Packets are 16 bytes, and written so.
                 assert!(layout.cards.is_multiple_of(16), "{layout:?}");
-                assert!(layout.card_bytes.is_multiple_of(2 * CARD_BLOCK_BYTES), "{layout:?}");
+                assert!(layout.card_bytes.is_multiple_of(16 * u64::from(blocks)), "{layout:?}");
             }
         }
     }
@@ -250,14 +251,13 @@ mod tests {
     }
 
     #[test]
-    fn cards_are_no_wider_than_what_blocks_send() {
-        for (ranks, blocks, shown) in [
-            (2, 64, mapped::CARD_BYTES_MAX),
-            (2, 1, CARD_BLOCK_BYTES),
-            (4, 64, mapped::CARD_BYTES_MAX / 2),
-            (32, 64, mapped::CARD_BYTES_MAX / 16),
-        ] {
-            assert_eq!(Layout::new(ranks, blocks).card_bytes(), shown, "{ranks} {blocks}");
+    fn every_block_has_room_for_its_part_of_a_card() {
+        for ranks in 1..=mapped::RANKS_MAX {
+            for blocks in [1, 2, 3, 7, 16, 33, 64] {
+                let layout = Layout::new(ranks, blocks);
+                assert!(layout.card_bytes() >= mapped::card_bytes(ranks), "{layout:?}");
+                assert!(layout.card_bytes() >= CARD_GRAIN_BYTES * u64::from(blocks), "{layout:?}");
+            }
         }
     }
 

@@ -55,7 +55,7 @@ pub(crate) struct Side {
     to: Buffer,
 }
 
-const MOST_BYTES: usize = 2 << 20;
+const MOST_BYTES: usize = 8 << 20;
 
 impl Side {
     pub(crate) fn of(comm: &Communicator) -> Self {
@@ -167,8 +167,8 @@ fn every_type_and_operation_has_the_bits_of_the_host() {
                         continue;
                     }
                     // One by cards, one by buffers.
-                    for count in [77, 50_001] {
-                        let count = if ranks > 4 && count > 100 { 20_001 } else { count };
+                    let most = ringway::plan::mapped::card_bytes(ranks) / data_type.size() as u64;
+                    for count in [77, most + 5001] {
                         let mut call = Call::new(Collective::AllReduce, data_type, count).op(op);
                         call.scalar = 0.5 + f64::from(comm.rank());
                         compare(comm, &side, &call, 0);
@@ -216,6 +216,8 @@ fn every_collective_has_the_bytes_of_the_host() {
                         (333, DataType::I8, 3),
                         (40_000, DataType::Bf16, 0),
                         (70_001, DataType::U8, 1),
+                        // More than cards have.
+                        (1_100_001, DataType::I8, 1),
                     ] {
                         let call = Call::new(collective, data_type, count).root(root);
                         compare(comm, &side, &call, shift);
@@ -357,30 +359,51 @@ fn a_queue_refuses_what_is_not_its_own() {
     });
 }
 
+/// By cards, where flags go with values, and by buffers.
 #[test]
 fn different_calls_are_an_error_that_names_the_ranks() {
+    use ReduceOp::{Max, Sum};
+    for (counts, ops) in [
+        ([40_000, 30_000], [Sum, Sum]),
+        ([4_000_000, 3_000_000], [Sum, Sum]),
+        ([5, 5], [Sum, Max]),
+        ([40_000, 40_000], [Sum, Max]),
+        ([4_000_000, 4_000_000], [Sum, Max]),
+    ] {
+        different_calls(counts, ops);
+    }
+}
+
+/// The last of three ranks makes the second call.
+fn different_calls(counts: [u64; 2], ops: [ReduceOp; 2]) {
     let errors = world(3, |comm| {
         let side = Side::of(comm);
-        let count = if comm.rank() == 2 { 30_000 } else { 40_000 };
-        let buffer = Buffer::new(&side.gpu, 160_000).unwrap();
+        let which = usize::from(comm.rank() == 2);
+        let most = usize::try_from(counts[0]).unwrap() * 4;
+        let buffer = Buffer::new(&side.gpu, most).unwrap();
         let work = DeviceWork::Collective {
-            call: Call::new(Collective::AllReduce, DataType::F32, count),
+            call: Call::new(Collective::AllReduce, DataType::F32, counts[which]).op(ops[which]),
             input: buffer.address(),
             output: buffer.address(),
             scalar: None,
         };
+        // Kernels of threads that share a GPU are loaded before others wait for them (docs/gpu.md).
+        for op in ops {
+            let call = Call::new(Collective::AllReduce, DataType::F32, 3).op(op);
+            side.run(comm, &call, &[0; 12], 12, 0);
+        }
         // SAFETY: the buffer is large enough for both, and lives until the stream was waited for.
         unsafe { comm.enqueue(&[side.stream.stream()], &[work]) }.unwrap();
         side.stream.synchronize().unwrap();
         // Kernels that ended early are no success.
         let queue = DeviceQueue::new(comm, &[]).unwrap();
-        assert!(queue.finish().is_err());
         let start = std::time::Instant::now();
         loop {
             if let Err(error) = comm.check() {
+                assert!(queue.finish().is_err());
                 return error;
             }
-            assert!(start.elapsed().as_secs() < 20, "no error");
+            assert!(start.elapsed().as_secs() < 20, "no error: {counts:?} {ops:?}");
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     });

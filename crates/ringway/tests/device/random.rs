@@ -59,7 +59,10 @@ enum What {
 }
 
 /// Bytes of a buffer; a batch that would need more ends sooner.
-const BYTES: usize = 8 << 20;
+const BYTES: usize = 64 << 20;
+
+/// Values of a call at most: with four ranks more than cards have.
+const MOST: usize = 60_000;
 
 /// A rank's communicators, streams and memory.
 struct Side {
@@ -111,7 +114,8 @@ impl Side {
     fn prepare(&self, draw: &mut Draw, communicator: usize, at: usize) -> Pending {
         let comm = &self.communicators[communicator];
         let (rank, size) = (comm.rank(), comm.size());
-        let most = draw.of(&[10, 1000, 20_000]);
+
+        let most = draw.of(&[10, 1000, 20_000, MOST]);
         let count = draw.below(most);
         let (data_type, op) = draw.of(&KINDS);
         let seed = u64::from(rank) * 101 + count as u64;
@@ -195,7 +199,7 @@ fn random_calls_on_many_streams_end_with_the_bytes_of_the_host() {
                     let comm = &side.communicators[communicator];
                     let bytes = pending.input.len().max(pending.output);
                     // The same on every rank, whoever is the root: what all have at most.
-                    at += 20_000 * 4 * comm.size() as usize;
+                    at += MOST * 4 * comm.size() as usize;
                     assert!(pending.at + bytes <= at);
                     side.from.write(pending.at, &pending.input).unwrap();
                     side.to.write(pending.at, &vec![0; pending.output]).unwrap();

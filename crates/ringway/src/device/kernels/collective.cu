@@ -16,8 +16,12 @@ enum { RW_INPUT = 0, RW_OUTPUT = 1, RW_PEER_INPUT = 2, RW_PEER_OUTPUT = 3, RW_CA
 #define RW_SPANS 72
 #define RW_ENTRIES 4096
 #define RW_ENTRY_WORDS 10
-// 8-byte units of a card that one block sends and reads.
-#define RW_UNITS 256
+// Whether ranks have factors, which go with their buffers.
+#ifdef RW_OP
+#define RW_SCALED RW_IS(5)
+#else
+#define RW_SCALED false
+#endif
 
 // Where values are: bytes from the start of a buffer.
 struct rw_span {
@@ -58,7 +62,7 @@ struct rw_launch {
   u64 station;         // this rank's own
   u64 report;
   u64 state, cards, maps;      // offsets in a station
-  u64 card_bytes;      // of one rank's packets of one slot
+  u64 card_bytes;      // of one rank's packets of one slot, in as many parts as there are blocks
   u64 foreign;         // ranks of other processes, a bit each
   u64 near;            // ranks on the same GPU, a bit each
   u64 book;            // what this rank names to other processes, in pinned memory
@@ -66,15 +70,20 @@ struct rw_launch {
   u32 named, names;    // entries that the station may not have yet: from, and up to
   u32 op;              // the operation, where the kernel is for all
   u32 unused;
+  u64 unused_too;
   u64 stations[RW_RANKS];
   rw_call calls[RW_CALLS];
   rw_op program[RW_OPS];
   rw_span spans[RW_SPANS];
 };
 
+// What a block remembers of a peer from one launch to the next.
 struct rw_state {
   u32 sent[RW_FLAGS];
   u32 seen[RW_FLAGS];
+  u64 bases[2];        // where the allocations are mapped that the peer named last: of its input, of its output
+  u32 entries[2];
+  u64 unused;
 };
 
 // What a block knows while it runs a program.
@@ -83,6 +92,7 @@ struct rw_block {
   rw_state state[RW_RANKS];
   u64 pointers[RW_SPANS];      // of the step at work
   u32 epoch;           // of cards
+  u32 number;          // of this launch, in block 0
   u32 dead;
   u32 told;            // whether the host was told of a wait
   u32 unit, head;      // bytes moved at a time, and bytes before the first such
@@ -118,11 +128,20 @@ RW_FN bool rw_gives_up(const rw_launch &launch, rw_block &block, u32 spins, u32 
   if ((spins & 1023) != 1023) return false;
   if (blockIdx.x == 0) {
     block.told = 1;
-    rw_store_relaxed(&rw_report_of(launch)->launch, *rw_launches(launch));
+    rw_store_relaxed(&rw_report_of(launch)->launch, block.number);
     rw_store_relaxed(&rw_report_of(launch)->waits_flag, flag);
     rw_store_relaxed(&rw_report_of(launch)->waits_for, peer + 1);
   }
   return rw_aborted(launch);
+}
+
+// Tells the host that a peer is in another call, and ends all launches.
+RW_FN void rw_differs(const rw_launch &launch, u32 peer, u32 own_tag, u32 their_tag) {
+  rw_report *report = rw_report_of(launch);
+  rw_store_relaxed(&report->their_tag, their_tag);
+  rw_store_relaxed(&report->own_tag, own_tag);
+  rw_store_relaxed(&report->mismatch, peer + 1);
+  rw_store_relaxed(&report->abort, 1u);
 }
 
 // The bits of this rank's factor of a premultiplied sum.
@@ -140,7 +159,9 @@ RW_FN u64 rw_own_scalar(const rw_call &call) {
   return call.scalar;
 }
 
-RW_FN void rw_signal(const rw_launch &launch, rw_block &block, const rw_op &op, u32 peer) {
+// Tells a peer. Where nothing was written since the launch began (`quiet`) there is nothing to put in order: words that
+// name buffers prove themselves, and what came before the launch is in order since its first fence.
+RW_FN void rw_signal(const rw_launch &launch, rw_block &block, const rw_op &op, u32 peer, bool quiet) {
   const rw_call &call = launch.calls[op.call];
   u32 count = ++block.state[peer].sent[op.flag];
   rw_record *record = rw_record_at(launch, launch.stations[peer], launch.rank, op.flag);
@@ -149,19 +170,24 @@ RW_FN void rw_signal(const rw_launch &launch, rw_block &block, const rw_op &op, 
     u64 check = (u64)count << 56;
     rw_store_relaxed(&record->input, check | (foreign ? call.input_token : call.input));
     rw_store_relaxed(&record->output, check | (foreign ? call.output_token : call.output));
-    rw_store_relaxed(&record->scalar, block.scalars[launch.rank]);
+    if (RW_SCALED) rw_store_relaxed(&record->scalar, block.scalars[launch.rank]);
   }
-  rw_fence(launch.near >> peer & 1);
+  if (!quiet) rw_fence(launch.near >> peer & 1);
   rw_store_relaxed(&record->word, (u64)call.tag << 32 | count);
 }
 
 // The address here of memory of a peer, which is mapped first if need be; false when the launch is given up.
-// Block 0 asks the host; the others wait until it has the answer.
-RW_FN bool rw_translate(const rw_launch &launch, rw_block &block, u32 peer, u64 told, u64 *here) {
+// Block 0 asks the host; the others wait until it has the answer. What was mapped stays so, and is remembered.
+RW_FN bool rw_translate(const rw_launch &launch, rw_block &block, u32 peer, u64 told, u32 which, u64 *here) {
   told &= (1ull << 56) - 1;
   *here = told;
   if ((launch.foreign >> peer & 1) == 0 || told == 0) return true;
   u32 entry = (u32)(told >> 40);
+  rw_state &state = block.state[peer];
+  if (state.bases[which] != 0 && state.entries[which] == entry) {
+    *here = state.bases[which] + (told & ((1ull << 40) - 1));
+    return true;
+  }
   u64 *place = (u64 *)(launch.station + launch.maps) + (u64)peer * RW_ENTRIES + entry;
   rw_request *request = &rw_report_of(launch)->requests[peer];
   for (u32 spins = 0;; spins++) {
@@ -177,6 +203,8 @@ RW_FN bool rw_translate(const rw_launch &launch, rw_block &block, u32 peer, u64 
       }
     }
     if (base != 0) {
+      state.bases[which] = base;
+      state.entries[which] = entry;
       *here = base + (told & ((1ull << 40) - 1));
       return true;
     }
@@ -190,22 +218,22 @@ RW_FN bool rw_wait(const rw_launch &launch, rw_block &block, const rw_op &op, u3
   const rw_record *record = rw_record_at(launch, launch.station, peer, op.flag);
   bool opens = (op.flag & 1) == 0;
   for (u32 spins = 0;; spins++) {
-    u64 word = rw_load_relaxed(&record->word);
+    // All at once: a look takes long.
+    u64 word = rw_load_relaxed(&record->word), input = 0, output = 0;
+    if (opens) {
+      input = rw_load_relaxed(&record->input);
+      output = rw_load_relaxed(&record->output);
+    }
     if ((int)((u32)word - count) >= 0) {
       rw_fence(launch.near >> peer & 1);
       if (!opens) return true;
       if ((u32)word == count && (u32)(word >> 32) != call.tag) {
-        rw_report *report = rw_report_of(launch);
-        rw_store_relaxed(&report->their_tag, (u32)(word >> 32));
-        rw_store_relaxed(&report->own_tag, call.tag);
-        rw_store_relaxed(&report->mismatch, peer + 1);
-        rw_store_relaxed(&report->abort, 1u);
+        rw_differs(launch, peer, call.tag, (u32)(word >> 32));
         return false;
       }
-      u64 input = rw_load_relaxed(&record->input), output = rw_load_relaxed(&record->output);
       if ((u8)(input >> 56) == (u8)count && (u8)(output >> 56) == (u8)count) {
-        block.scalars[peer] = rw_load_relaxed(&record->scalar);
-        return rw_translate(launch, block, peer, input, &block.inputs[peer]) && rw_translate(launch, block, peer, output, &block.outputs[peer]);
+        if (RW_SCALED) block.scalars[peer] = rw_load_relaxed(&record->scalar);
+        return rw_translate(launch, block, peer, input, 0, &block.inputs[peer]) && rw_translate(launch, block, peer, output, 1, &block.outputs[peer]);
       }
     }
     if (rw_gives_up(launch, block, spins, peer, op.flag)) return false;
@@ -226,7 +254,7 @@ RW_FN u64 rw_address(const rw_launch &launch, const rw_block &block, const rw_op
 // Packets of a peer's card that this block reads, or of this rank's card at a peer.
 RW_FN u8 *rw_packets(const rw_launch &launch, u64 station, u32 from, u32 epoch) {
   u64 slot = (u64)(epoch & 1) * launch.ranks + from;
-  return (u8 *)station + launch.cards + slot * launch.card_bytes + (u64)blockIdx.x * RW_UNITS * 16;
+  return (u8 *)station + launch.cards + slot * launch.card_bytes + launch.card_bytes / launch.blocks * blockIdx.x;
 }
 
 // 8 bytes of plain memory of which `bytes` are there, at any address.
@@ -245,38 +273,82 @@ RW_FN void rw_store_unit(u8 *to, u64 unit, u32 bytes) {
   for (u32 i = 0; i < bytes && i < 8; i++) to[i] = (u8)(unit >> (8 * i));
 }
 
-// Units of this block in a card of so many bytes.
-RW_FN u64 rw_first_byte() { return (u64)blockIdx.x * RW_UNITS * 8; }
-RW_FN u32 rw_units(u64 bytes) {
-  u64 first = rw_first_byte();
-  if (bytes <= first) return 0;
-  u64 units = (bytes - first + 7) / 8;
-  return units < RW_UNITS ? (u32)units : RW_UNITS;
+// This block's part of a card: units from `first`, in bytes of the whole.
+struct rw_part {
+  u64 bytes, first;
+  u32 units;
+};
+
+RW_FN rw_part rw_part_of(const rw_op &op, u64 bytes) {
+  u64 all = (bytes + 7) / 8, each = (all + op.blocks - 1) / op.blocks, before = each * blockIdx.x;
+  rw_part part = {bytes, before * 8, before < all ? (u32)(all - before < each ? all - before : each) : 0};
+  return part;
 }
 
-RW_FN void rw_show(const rw_launch &launch, const rw_block &block, const rw_op &op, u32 size) {
-  const u8 *source = (const u8 *)rw_address(launch, block, op, launch.spans[op.first]);
-  u64 bytes = op.amount * size, first = rw_first_byte();
-  u32 units = rw_units(bytes);
-  for (u32 unit = threadIdx.x; unit < units; unit += blockDim.x) {
-    u64 at = first + (u64)unit * 8;
-    u64 left = bytes - at;
-    u64 value = rw_load_unit(source + at, left < 8 ? (u32)left : 8);
-    rw_words packet = {(u32)value, block.epoch, (u32)(value >> 32), block.epoch};
-    for (u32 distance = 1; distance < launch.ranks; distance++) {
-      u32 peer = (launch.rank + distance) % launch.ranks;
-      rw_store_packet(rw_packets(launch, launch.stations[peer], launch.rank, block.epoch) + (u64)unit * 16, packet);
+// Bytes of a unit that are there.
+RW_FN u32 rw_unit_bytes(const rw_part &part, u32 unit) {
+  u64 left = part.bytes - (part.first + (u64)unit * 8);
+  return left < 8 ? (u32)left : 8;
+}
+
+// Units of a card that a thread handles at a time, so that their loads are under way together.
+#define RW_ABREAST 4
+
+// The second flag of a packet: which call it is of, by half of its tag, and half of the epoch.
+RW_FN u32 rw_mark(const rw_launch &launch, const rw_block &block, const rw_op &op) {
+  return (launch.calls[op.call].tag & 0xffff0000u) | (block.epoch & 0xffffu);
+}
+
+template <int TRIPS>
+RW_FN void rw_show_units(const rw_launch &launch, const rw_block &block, const rw_op &op, const rw_part &part, const u8 *source, u32 unit) {
+  u32 mark = rw_mark(launch, block, op);
+  u64 values[TRIPS];
+#pragma unroll
+  for (int trip = 0; trip < TRIPS; trip++) {
+    u32 at = unit + trip * blockDim.x;
+    values[trip] = rw_load_unit(source + part.first + (u64)at * 8, rw_unit_bytes(part, at));
+  }
+  for (u32 distance = 1; distance < launch.ranks; distance++) {
+    u32 peer = (launch.rank + distance) % launch.ranks;
+    u8 *to = rw_packets(launch, launch.stations[peer], launch.rank, block.epoch);
+#pragma unroll
+    for (int trip = 0; trip < TRIPS; trip++) {
+      rw_words packet = {(u32)values[trip], block.epoch, (u32)(values[trip] >> 32), mark};
+      rw_store_packet(to + (u64)(unit + trip * blockDim.x) * 16, packet);
     }
   }
 }
 
-// A unit of a peer's card, once it is there.
-RW_FN bool rw_see(const rw_launch &launch, rw_block &block, u32 peer, const u8 *from, u32 epoch, u64 *value) {
+RW_FN void rw_show(const rw_launch &launch, const rw_block &block, const rw_op &op, u32 size) {
+  const u8 *source = (const u8 *)rw_address(launch, block, op, launch.spans[op.first]);
+  rw_part part = rw_part_of(op, op.amount * size);
+  u32 unit = threadIdx.x;
+  for (; unit + (RW_ABREAST - 1) * blockDim.x < part.units; unit += RW_ABREAST * blockDim.x)
+    rw_show_units<RW_ABREAST>(launch, block, op, part, source, unit);
+  for (; unit < part.units; unit += blockDim.x) rw_show_units<1>(launch, block, op, part, source, unit);
+}
+
+// Units of a peer's card, once they are there.
+template <int TRIPS>
+RW_FN bool rw_see(const rw_launch &launch, rw_block &block, const rw_op &op, u32 peer, u32 unit, u64 *values) {
+  const u8 *from = rw_packets(launch, launch.station, peer, block.epoch);
+  const u32 mark = rw_mark(launch, block, op);
   for (u32 spins = 0;; spins++) {
-    rw_words packet = rw_load_packet(from);
-    if (packet.y == epoch && packet.w == epoch) {
-      *value = (u64)packet.z << 32 | packet.x;
-      return true;
+    bool is_there = true;
+    rw_words packets[TRIPS];
+#pragma unroll
+    for (int trip = 0; trip < TRIPS; trip++) packets[trip] = rw_load_packet(from + (u64)(unit + trip * blockDim.x) * 16);
+#pragma unroll
+    for (int trip = 0; trip < TRIPS; trip++) {
+      values[trip] = (u64)packets[trip].z << 32 | packets[trip].x;
+      is_there = is_there && packets[trip].y == block.epoch && packets[trip].w == mark;
+    }
+    if (is_there) return true;
+    // Halves of a packet may come one after the other, but not that late.
+    u32 other = packets[0].w;
+    if ((spins & 1023) == 1023 && packets[0].y == block.epoch && (u16)other == (u16)mark && other != mark) {
+      rw_differs(launch, peer, mark, other);
+      return false;
     }
     if (rw_gives_up(launch, block, spins, peer, 0)) return false;
   }
@@ -386,39 +458,54 @@ RW_FN void rw_fold(const rw_launch &launch, const rw_block &block, const rw_op &
 }
 
 // From cards: own values from the input, those of others as they arrive.
-RW_FN bool rw_fold_cards(const rw_launch &launch, rw_block &block, const rw_op &op) {
-  u64 bytes = op.amount * sizeof(Element), start = rw_first_byte();
-  u32 units = rw_units(bytes);
-  for (u32 unit = threadIdx.x; unit < units; unit += blockDim.x) {
-    u64 at = start + (u64)unit * 8;
-    u64 left = bytes - at;
-    u32 here = left < 8 ? (u32)left : 8;
-    Accumulator sum[RW_PER_PACK];
-    for (u32 source = 0; source < op.sources; source++) {
-      const rw_span &span = launch.spans[op.first + source];
-      u64 value;
-      if (span.region == RW_CARD) {
-        const u8 *from = rw_packets(launch, launch.station, span.rank, block.epoch) + (u64)unit * 16;
-        if (!rw_see(launch, block, span.rank, from, block.epoch, &value)) return false;
-      } else {
-        value = rw_load_unit((const u8 *)rw_address(launch, block, op, span) + at, here);
+template <int TRIPS>
+RW_FN bool rw_fold_units(const rw_launch &launch, rw_block &block, const rw_op &op, const rw_part &part, u32 unit) {
+  Accumulator sum[TRIPS][RW_PER_PACK];
+  for (u32 source = 0; source < op.sources; source++) {
+    const rw_span &span = launch.spans[op.first + source];
+    u64 units[TRIPS];
+    if (span.region == RW_CARD) {
+      if (!rw_see<TRIPS>(launch, block, op, span.rank, unit, units)) return false;
+    } else {
+      const u8 *from = (const u8 *)rw_address(launch, block, op, span) + part.first;
+#pragma unroll
+      for (int trip = 0; trip < TRIPS; trip++) {
+        u32 at = unit + trip * blockDim.x;
+        units[trip] = rw_load_unit(from + (u64)at * 8, rw_unit_bytes(part, at));
       }
+    }
+#pragma unroll
+    for (int trip = 0; trip < TRIPS; trip++) {
       // Half a pack; the other half is not looked at.
-      rw_pack pack = {{(u32)value, (u32)(value >> 32), 0, 0}};
+      rw_pack pack = {{(u32)units[trip], (u32)(units[trip] >> 32), 0, 0}};
       Accumulator values[RW_PER_PACK];
       rw_widen_pack(pack, values);
 #pragma unroll
       for (int k = 0; k < RW_PER_PACK / 2; k++) {
         Accumulator next = rw_take(launch, block, op, source, values[k]);
-        sum[k] = source == 0 ? next : rw_combine(sum[k], next);
+        sum[trip][k] = source == 0 ? next : rw_combine(sum[trip][k], next);
       }
     }
-#pragma unroll
-    for (int k = 0; k < RW_PER_PACK; k++) sum[k] = k < RW_PER_PACK / 2 ? rw_finish(launch, sum[k]) : (Accumulator)0;
-    rw_pack result = rw_narrow_pack(sum);
-    u64 unit_bits = (u64)result.word[1] << 32 | result.word[0];
-    rw_store_unit((u8 *)rw_address(launch, block, op, launch.spans[op.first + op.sources]) + at, unit_bits, here);
   }
+  u8 *to = (u8 *)rw_address(launch, block, op, launch.spans[op.first + op.sources]) + part.first;
+#pragma unroll
+  for (int trip = 0; trip < TRIPS; trip++) {
+#pragma unroll
+    for (int k = 0; k < RW_PER_PACK; k++) sum[trip][k] = k < RW_PER_PACK / 2 ? rw_finish(launch, sum[trip][k]) : (Accumulator)0;
+    rw_pack result = rw_narrow_pack(sum[trip]);
+    u32 at = unit + trip * blockDim.x;
+    rw_store_unit(to + (u64)at * 8, (u64)result.word[1] << 32 | result.word[0], rw_unit_bytes(part, at));
+  }
+  return true;
+}
+
+RW_FN bool rw_fold_cards(const rw_launch &launch, rw_block &block, const rw_op &op) {
+  rw_part part = rw_part_of(op, op.amount * sizeof(Element));
+  u32 unit = threadIdx.x;
+  for (; unit + (RW_ABREAST - 1) * blockDim.x < part.units; unit += RW_ABREAST * blockDim.x)
+    if (!rw_fold_units<RW_ABREAST>(launch, block, op, part, unit)) return false;
+  for (; unit < part.units; unit += blockDim.x)
+    if (!rw_fold_units<1>(launch, block, op, part, unit)) return false;
   return true;
 }
 
@@ -461,18 +548,27 @@ RW_FN void rw_copy(const rw_block &block, const rw_op &op) {
   }
 }
 
-RW_FN bool rw_copy_card(const rw_launch &launch, rw_block &block, const rw_op &op) {
-  const rw_span &span = launch.spans[op.first];
-  u8 *to = (u8 *)rw_address(launch, block, op, launch.spans[op.first + 1]);
-  u64 start = rw_first_byte();
-  u32 units = rw_units(op.amount);
-  for (u32 unit = threadIdx.x; unit < units; unit += blockDim.x) {
-    u64 at = start + (u64)unit * 8, value;
-    u64 left = op.amount - at;
-    const u8 *from = rw_packets(launch, launch.station, span.rank, block.epoch) + (u64)unit * 16;
-    if (!rw_see(launch, block, span.rank, from, block.epoch, &value)) return false;
-    rw_store_unit(to + at, value, left < 8 ? (u32)left : 8);
+template <int TRIPS>
+RW_FN bool rw_copy_units(const rw_launch &launch, rw_block &block, const rw_op &op, u32 peer, u8 *to, const rw_part &part, u32 unit) {
+  u64 values[TRIPS];
+  if (!rw_see<TRIPS>(launch, block, op, peer, unit, values)) return false;
+#pragma unroll
+  for (int trip = 0; trip < TRIPS; trip++) {
+    u32 at = unit + trip * blockDim.x;
+    rw_store_unit(to + part.first + (u64)at * 8, values[trip], rw_unit_bytes(part, at));
   }
+  return true;
+}
+
+RW_FN bool rw_copy_card(const rw_launch &launch, rw_block &block, const rw_op &op) {
+  u32 peer = launch.spans[op.first].rank;
+  u8 *to = (u8 *)rw_address(launch, block, op, launch.spans[op.first + 1]);
+  rw_part part = rw_part_of(op, op.amount);
+  u32 unit = threadIdx.x;
+  for (; unit + (RW_ABREAST - 1) * blockDim.x < part.units; unit += RW_ABREAST * blockDim.x)
+    if (!rw_copy_units<RW_ABREAST>(launch, block, op, peer, to, part, unit)) return false;
+  for (; unit < part.units; unit += blockDim.x)
+    if (!rw_copy_units<1>(launch, block, op, peer, to, part, unit)) return false;
   return true;
 }
 
@@ -484,13 +580,13 @@ RW_FN bool rw_has_cards(const rw_launch &launch, const rw_op &op) {
   return false;
 }
 
-RW_FN void rw_step(const rw_launch &launch, rw_block &block, const rw_op &op) {
+RW_FN void rw_step(const rw_launch &launch, rw_block &block, const rw_op &op, bool quiet) {
   switch (op.code) {
     case RW_SIGNAL:
       // What all threads of the block wrote comes before the signal.
       __syncthreads();
       for (u32 peer = threadIdx.x; peer < launch.ranks; peer += blockDim.x)
-        if (op.amount >> peer & 1) rw_signal(launch, block, op, peer);
+        if (op.amount >> peer & 1) rw_signal(launch, block, op, peer, quiet);
       break;
     case RW_WAIT:
       for (u32 peer = threadIdx.x; peer < launch.ranks; peer += blockDim.x)
@@ -498,11 +594,10 @@ RW_FN void rw_step(const rw_launch &launch, rw_block &block, const rw_op &op) {
       __syncthreads();
       break;
     case RW_SHOW:
-      if (threadIdx.x == 0) block.epoch = *rw_epoch_at(launch) + 1;
+      __syncthreads();
+      if (threadIdx.x == 0) *rw_epoch_at(launch) = ++block.epoch;
       __syncthreads();
       rw_show(launch, block, op, RW_BYTES);
-      __syncthreads();
-      if (threadIdx.x == 0) *rw_epoch_at(launch) = block.epoch;
       break;
     default:
       if (rw_has_cards(launch, op)) {
@@ -528,37 +623,68 @@ RW_FN void rw_step(const rw_launch &launch, rw_block &block, const rw_op &op) {
   }
 }
 
+// The argument of a launch where its words are near: it lies in memory that is slow when first looked at, and a program is
+// looked at in many places, one after another.
+union alignas(16) rw_near_launch {
+  rw_words words[sizeof(rw_launch) / 16];
+  rw_launch launch;
+};
+static_assert(sizeof(rw_launch) % 16 == 0, "it is copied so");
+
 RW_KERNEL(ringway_run, rw_launch) {
   RW_SHARED rw_block block;
-  for (u32 peer = threadIdx.x; peer < launch.ranks; peer += blockDim.x) {
-    block.state[peer] = *rw_state_at(launch, peer);
-    // Of a program with factors there is one call.
-    if (peer == launch.rank) block.scalars[peer] = rw_own_scalar(launch.calls[0]);
+  RW_SHARED rw_near_launch near;
+  const u32 thread = threadIdx.x, words = sizeof(rw_launch) / 16;
+  // All that a launch begins with is under way at once: loads first, then the fence by which signals come after what
+  // other launches wrote, then what was loaded.
+  rw_words word = {0, 0, 0, 0};
+  rw_state state;
+  u32 epoch = 0, number = 0;
+  if (thread < words) word = rw_load_argument(&launch, thread);
+  if (thread < launch.ranks) state = *rw_state_at(launch, thread);
+  if (thread == 0) {
+    epoch = *rw_epoch_at(launch);
+    if (blockIdx.x == 0) number = *rw_launches(launch) + 1;
   }
-  if (threadIdx.x == 0) {
+  bool all_near = (launch.near | 1ull << launch.rank) + 1 == 1ull << launch.ranks;
+  if (thread < launch.ranks) rw_fence(all_near);
+  if (thread < words) near.words[thread] = word;
+  for (u32 i = thread + blockDim.x; i < words; i += blockDim.x) near.words[i] = rw_load_argument(&launch, i);
+  if (thread < launch.ranks) block.state[thread] = state;
+  for (u32 peer = thread + blockDim.x; peer < launch.ranks; peer += blockDim.x) {
+    rw_fence(all_near);
+    block.state[peer] = *rw_state_at(launch, peer);
+  }
+  if (thread == 0) {
+    // Of a program with factors there is one call.
+    block.scalars[launch.rank] = rw_own_scalar(launch.calls[0]);
+    block.epoch = epoch;
+    block.number = number;
     block.dead = 0;
     block.told = 0;
 #if defined(RW_OP) && RW_OP == 6
     rw_chosen = launch.op;
 #endif
-    if (blockIdx.x == 0) ++*rw_launches(launch);
+    if (blockIdx.x == 0) *rw_launches(launch) = number;
   }
   // Peers read an entry once block 0 has told theirs of it.
-  if (blockIdx.x == 0 && launch.named < launch.names) {
+  bool names = launch.named < launch.names;
+  if (blockIdx.x == 0 && names) {
     u64 from = (u64)launch.named * RW_ENTRY_WORDS, to = (u64)launch.names * RW_ENTRY_WORDS;
-    for (u64 i = from + threadIdx.x; i < to; i += blockDim.x)
+    for (u64 i = from + thread; i < to; i += blockDim.x)
       rw_store_relaxed(rw_book_of(launch, launch.station) + i, rw_load_relaxed((const u64 *)launch.book + i));
     __threadfence_system();
   }
   __syncthreads();
-  for (u32 i = 0; i < launch.ops && !block.dead; i++) {
-    const rw_op &op = launch.program[i];
-    if (blockIdx.x < op.blocks) rw_step(launch, block, op);
+  const rw_launch &here = near.launch;
+  for (u32 i = 0; i < here.ops && !block.dead; i++) {
+    const rw_op &op = here.program[i];
+    if (blockIdx.x < op.blocks) rw_step(here, block, op, i == 0 && !names && !RW_SCALED);
   }
   __syncthreads();
-  for (u32 peer = threadIdx.x; peer < launch.ranks; peer += blockDim.x) *rw_state_at(launch, peer) = block.state[peer];
-  if (threadIdx.x == 0 && blockIdx.x == 0) {
-    if (block.told) rw_store_relaxed(&rw_report_of(launch)->waits_for, 0u);
-    rw_launches(launch)[1] = rw_launches(launch)[0];
+  for (u32 peer = thread; peer < here.ranks; peer += blockDim.x) *rw_state_at(here, peer) = block.state[peer];
+  if (thread == 0 && blockIdx.x == 0) {
+    if (block.told) rw_store_relaxed(&rw_report_of(here)->waits_for, 0u);
+    rw_launches(here)[1] = block.number;
   }
 }

@@ -59,7 +59,7 @@ mod tests {
 
     use sha2::{Digest as _, Sha256};
 
-    use super::super::{COLLECTIVE, HEADERS, RESIDENT, STAGED, THREADS};
+    use super::super::{COLLECTIVE, HEADERS, STAGED, THREADS, THREADS_RESIDENT};
     use super::*;
     use crate::ffi::cuda::Vendor;
     use crate::ffi::nvrtc::Compiler;
@@ -103,7 +103,7 @@ mod tests {
             "--std=c++17".to_owned(),
             format!("-DRW_TYPE={}", data_type as u8),
             format!("-DRW_THREADS={THREADS}"),
-            format!("-DRW_RESIDENT={RESIDENT}"),
+            format!("-DRW_RESIDENT={}", THREADS_RESIDENT / THREADS),
         ];
         options.extend(match kind {
             // Any operation, of any number of operands.

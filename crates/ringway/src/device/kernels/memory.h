@@ -61,11 +61,29 @@ RW_FN void rw_store_relaxed(u32 *p, u32 v) { asm volatile("st.relaxed.sys.global
 
 // Orders what this thread saw and wrote before against what comes after: for ranks on the same GPU, or for all.
 RW_FN void rw_fence(bool is_near) {
+#ifdef RW_DIALECT_CUDA
+  // The driver's own fences are sequentially consistent, which takes longer and is not needed: all waits are for words that
+  // somebody writes once.
+  if (is_near) asm volatile("fence.acq_rel.gpu;" ::: "memory");
+  else asm volatile("fence.acq_rel.sys;" ::: "memory");
+#else
   if (is_near) __threadfence();
   else __threadfence_system();
+#endif
 }
 
 struct rw_words { u32 x, y, z, w; };
+
+// 16 bytes of a kernel's argument, by address: all threads at once, where the compiler would have them wait in turn.
+RW_FN rw_words rw_load_argument(const void *argument, u32 index) {
+#ifdef RW_DIALECT_CUDA
+  rw_words v;
+  asm volatile("ld.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"((const rw_words *)argument + index));
+  return v;
+#else
+  return ((const rw_words *)argument)[index];
+#endif
+}
 
 // 16 bytes of which each 8 arrive together.
 #if !defined(RW_DIALECT_CUDA)

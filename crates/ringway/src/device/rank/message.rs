@@ -99,7 +99,7 @@ impl DeviceRank {
         self.shared.recent.note(What::Messages { out: out.len(), into: into.len() });
         (argument.named, argument.names) = self.exports.fresh();
         let function = self.kernels.get(Kind::Copy)?;
-        let shape = (program.blocks, self.kernels.threads());
+        let shape = (program.blocks, self.kernels.threads(Kind::Copy));
         launch(&self.gpu, function, shape, stream, &argument)?;
         self.launched(stream);
         Ok(())
