@@ -274,6 +274,14 @@ impl Gpu {
         self.driver.vendor()
     }
 
+    /// The first number of the newest CUDA whose code the driver takes; any, where it does not say.
+    pub(super) fn newest_cuda(&self) -> i32 {
+        let mut version: c_int = 0;
+        // SAFETY: a place for an integer.
+        let code = unsafe { (self.driver.version)(&raw mut version) };
+        if code == 0 && version >= 1000 { version / 1000 } else { i32::MAX }
+    }
+
     fn checked(&self, call: &'static str, code: c_int) -> Result<(), Fault> {
         checked(&self.driver, call, code)
     }

@@ -84,6 +84,7 @@ macro_rules! driver {
 
 driver! {
     init: "cuInit", "hipInit", (c_uint);
+    version: "cuDriverGetVersion", "hipDriverGetVersion", (*mut c_int);
     device_count: "cuDeviceGetCount", "hipGetDeviceCount", (*mut c_int);
     device_get: "cuDeviceGet", "hipDeviceGet", (*mut c_int, c_int);
     device_name: "cuDeviceGetName", "hipDeviceGetName", (*mut c_char, c_int, c_int);

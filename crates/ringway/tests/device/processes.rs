@@ -1,44 +1,46 @@
 #![allow(unsafe_code, reason = "kernels use addresses of device memory")]
 //! Ranks in processes of their own, which map each other's memory by the driver's handles.
 
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use ringway::config::{Config, Environment};
 use ringway::device::Buffer;
 use ringway::{Call, Collective, Communicator, DataType, DeviceWork};
 
 use crate::collectives::{Side, compare};
 use crate::world::config;
 
-const RANKS: u32 = 3;
-
 /// Set in the processes of the ranks.
 const RANK: &str = "RINGWAY_RANK";
 
-fn start(rank: u32, root: &str) -> Child {
+/// This process once more, as a rank that runs one test.
+fn command(test: &str, rank: u32, size: u32, root: &str) -> Command {
     let config = config().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "processes::ranks_map_what_other_processes_have"]);
-    command.args(["--nocapture", "--test-threads=1"]);
-    command.env(RANK, rank.to_string()).env("RINGWAY_SIZE", RANKS.to_string());
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    command.env(RANK, rank.to_string()).env("RINGWAY_SIZE", size.to_string());
     command.env("RINGWAY_ROOT", root).stdin(Stdio::null());
     if let (Some(driver), Some(nvrtc)) = (config.cuda_library, config.nvrtc_library) {
         command.env("RINGWAY_CUDA_LIBRARY", driver).env("RINGWAY_NVRTC_LIBRARY", nvrtc);
     }
-    command.spawn().unwrap()
+    command
 }
 
-#[test]
-fn ranks_map_what_other_processes_have() {
-    if std::env::var_os(RANK).is_some() {
-        return rank();
-    }
-    if config().is_none() {
-        return;
-    }
+/// Writes the log where the environment says.
+fn log() {
+    assert!(ringway::log::install(&Config::load(&Environment::from_process())));
+}
+
+fn root() -> String {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let root = format!("127.0.0.1:{port}");
-    let mut children: Vec<Child> = (0..RANKS).map(|rank| start(rank, &root)).collect();
+    format!("127.0.0.1:{port}")
+}
+
+/// Waits for ranks, which all must end well.
+fn wait(mut children: Vec<Child>) {
+    let ranks = children.len();
     let end = Instant::now() + Duration::from_secs(100);
     for (rank, child) in (0..).zip(&mut children) {
         let status = loop {
@@ -51,7 +53,23 @@ fn ranks_map_what_other_processes_have() {
         if status.is_none() {
             let _gone = child.kill();
         }
-        assert!(status.is_some_and(|s| s.success()), "rank {rank} of {RANKS}: {status:?}");
+        assert!(status.is_some_and(|s| s.success()), "rank {rank} of {ranks}: {status:?}");
+    }
+}
+
+/// Runs a test's ranks as processes of their own.
+fn ranks(test: &str, size: u32) {
+    let root = root();
+    wait((0..size).map(|rank| command(test, rank, size, &root).spawn().unwrap()).collect());
+}
+
+#[test]
+fn ranks_map_what_other_processes_have() {
+    if std::env::var_os(RANK).is_some() {
+        return rank();
+    }
+    if config().is_some() {
+        ranks("processes::ranks_map_what_other_processes_have", 3);
     }
 }
 
@@ -86,4 +104,53 @@ fn rank() {
         assert!(found.iter().all(|byte| *byte == expected), "round {round}, rank {rank}");
     }
     comm.barrier().unwrap();
+}
+
+/// A folder that goes when it is dropped.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _absent = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A compiler that nobody named: in a toolkit of the environment, and in a package beside a library that is loaded.
+#[test]
+fn the_compiler_is_found_where_toolkits_and_packages_have_it() {
+    const TEST: &str = "processes::the_compiler_is_found_where_toolkits_and_packages_have_it";
+    if std::env::var_os(RANK).is_some() {
+        log();
+        let comm = Communicator::from_env().unwrap();
+        let call = Call::new(Collective::AllReduce, DataType::F32, 100);
+        return compare(&comm, &Side::of(&comm), &call, 0);
+    }
+    // A real one is wherever it is.
+    let Some(nvrtc) = config().and_then(|config| config.nvrtc_library) else { return };
+    let name = format!("ringway-compiler-{}", std::process::id());
+    let folder = Folder(std::env::temp_dir().join(name));
+    let (home, site) = (folder.0.join("cuda"), folder.0.join("site/nvidia"));
+    let places = [
+        home.join("lib64/libnvrtc.so.12"),
+        site.join("cuda_nvrtc/lib/libnvrtc.so.12"),
+        site.join("cublas/lib/libcublas.so.12"),
+    ];
+    for place in &places {
+        std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+        // Any library will do for the one that is loaded already.
+        std::fs::copy(&nvrtc, place).unwrap();
+    }
+    for (variable, value, found) in
+        [("CUDA_HOME", &home, &places[0]), ("LD_PRELOAD", &places[2], &places[1])]
+    {
+        let log = folder.0.join(format!("{variable}.log"));
+        let mut command = command(TEST, 0, 1, &root());
+        command.env_remove("RINGWAY_NVRTC_LIBRARY").env_remove("CUDA_HOME");
+        command.env("RINGWAY_CACHE_DIR", folder.0.join(variable)).env(variable, value);
+        command.env("NCCL_DEBUG", "INFO").env("NCCL_DEBUG_FILE", &log);
+        wait(vec![command.spawn().unwrap()]);
+        let log = std::fs::read_to_string(log).unwrap();
+        let line = format!("of {}", found.display());
+        assert!(log.contains("kernels are compiled by NVRTC") && log.contains(&line), "{log}");
+    }
 }
