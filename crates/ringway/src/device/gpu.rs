@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "calls into the driver by pointers")]
 
 mod handle;
+mod virtual_memory;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::NonNull;
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 pub(super) use self::handle::{DeviceMemory, Event, Function, OwnStream, PinnedMemory};
 use self::handle::{Entered, Relaxed};
+pub(super) use self::virtual_memory::{Mapped, Segment};
 use super::Fault;
 use crate::config::Config;
 use crate::error::Error;

@@ -1,6 +1,7 @@
 //! The thread that looks after a communicator's kernels: maps what they ask for, ends them when the
 //! communicator fails, and notices those that stand still.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
@@ -29,6 +30,8 @@ pub(super) struct Shared {
     pub(super) words: Words,
     /// Ranks of other processes, a bit each.
     pub(super) foreign: u64,
+    /// Where ranks of this host meet, if not by abstract names.
+    pub(super) directory: Option<PathBuf>,
     pub(super) recent: Recent,
     pub(super) health: Arc<Health>,
     pub(super) timeout: Duration,
@@ -116,7 +119,7 @@ fn watch(shared: &Shared, stop: &AtomicBool) {
             if shared.foreign >> peer & 1 == 0 {
                 continue;
             }
-            match answer(&shared.gpu, request) {
+            match answer(&shared.gpu, request, shared.directory.as_deref()) {
                 Ok(import) => imports.extend(import),
                 Err(fault) => fail(shared, peer, &fault.to_string()),
             }
@@ -160,7 +163,11 @@ fn watch(shared: &Shared, stop: &AtomicBool) {
 }
 
 /// Maps what a kernel asks for, if it asks for something new.
-fn answer(gpu: &Arc<Gpu>, request: &Request) -> Result<Option<Import>, Fault> {
+fn answer(
+    gpu: &Arc<Gpu>,
+    request: &Request,
+    directory: Option<&Path>,
+) -> Result<Option<Import>, Fault> {
     let asked = request.asked.load(Ordering::Acquire);
     if asked == 0 || asked == request.answered.load(Ordering::Relaxed) {
         return Ok(None);
@@ -169,7 +176,7 @@ fn answer(gpu: &Arc<Gpu>, request: &Request) -> Result<Option<Import>, Fault> {
     for (bytes, word) in handle.0.chunks_mut(8).zip(&request.handle) {
         bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
     }
-    let import = Import::open(gpu, handle)?;
+    let import = Import::open(gpu, handle, directory)?;
     request.base.store(import.base, Ordering::Relaxed);
     request.answered.store(asked, Ordering::Release);
     Ok(Some(import))

@@ -13,10 +13,10 @@ use crate::collectives::{Side, compare};
 use crate::world::config;
 
 /// Set in the processes of the ranks.
-const RANK: &str = "RINGWAY_RANK";
+pub(crate) const RANK: &str = "RINGWAY_RANK";
 
 /// This process once more, as a rank that runs one test.
-fn command(test: &str, rank: u32, size: u32, root: &str) -> Command {
+pub(crate) fn command(test: &str, rank: u32, size: u32, root: &str) -> Command {
     let config = config().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
@@ -29,17 +29,17 @@ fn command(test: &str, rank: u32, size: u32, root: &str) -> Command {
 }
 
 /// Writes the log where the environment says.
-fn log() {
+pub(crate) fn log() {
     assert!(ringway::log::install(&Config::load(&Environment::from_process())));
 }
 
-fn root() -> String {
+pub(crate) fn root() -> String {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     format!("127.0.0.1:{port}")
 }
 
 /// Waits for ranks, which all must end well.
-fn wait(mut children: Vec<Child>) {
+pub(crate) fn wait(mut children: Vec<Child>) {
     let ranks = children.len();
     let end = Instant::now() + Duration::from_secs(100);
     for (rank, child) in (0..).zip(&mut children) {
@@ -107,7 +107,7 @@ fn rank() {
 }
 
 /// A folder that goes when it is dropped.
-struct Folder(PathBuf);
+pub(crate) struct Folder(pub(crate) PathBuf);
 
 impl Drop for Folder {
     fn drop(&mut self) {
