@@ -317,6 +317,14 @@ impl DeviceRank {
         let gpu = Arc::clone(&self.gpu);
         let _context = gpu.enter()?;
         let Some(stream) = self.order.begin(streams)? else { return Ok(()) };
+        let launched = self.launch_all(stream, work);
+        // What was launched before an error is waited for too.
+        let ended = self.order.end(streams);
+        launched?;
+        Ok(ended?)
+    }
+
+    fn launch_all(&mut self, stream: Stream, work: &[Work<'_>]) -> Result<()> {
         let mut batch = Batch { open: None, is_alone: work.len() == 1 };
         for one in work {
             if let Work::Collective { call, input, output, scalar } = one {
@@ -328,7 +336,7 @@ impl DeviceRank {
         if work.iter().any(|one| !matches!(one, Work::Collective { .. })) {
             self.messages(stream, work)?;
         }
-        Ok(self.order.end(streams)?)
+        Ok(())
     }
 
     /// A call's place among those known.
@@ -488,7 +496,8 @@ impl DeviceRank {
 impl Drop for DeviceRank {
     fn drop(&mut self) {
         // What was enqueued ends first; what does not end in time is given up.
-        self.shared.settle(self.limit);
+        let Shared { gpu, station, words, health, .. } = &*self.shared;
+        self.order.settle(self.limit, health, || station.launches(gpu).ok(), || words.abort());
         self.watch.stop();
     }
 }

@@ -36,34 +36,8 @@ pub(super) struct Shared {
     pub(super) health: Arc<Health>,
     pub(super) timeout: Duration,
     pub(super) rank: Rank,
-    /// Launches made, without those that were written down for later.
+    /// Launches made, without those that were written down for later: a hint that kernels may ask soon.
     pub(super) launches: AtomicU32,
-}
-
-impl Shared {
-    /// Whether a kernel is at work or to come.
-    fn is_busy(&self) -> Result<bool, Fault> {
-        let (began, ended) = self.station.launches(&self.gpu)?;
-        // Of those that were written down nobody knows how many run.
-        let missing = self.launches.load(Ordering::Acquire).wrapping_sub(ended);
-        Ok(began != ended || (missing != 0 && missing < u32::MAX / 2))
-    }
-
-    /// Waits until no kernel is at work; past `limit`, or once the communicator has failed, ends them.
-    pub(super) fn settle(&self, limit: Duration) {
-        let start = Instant::now();
-        // A driver that does not answer has no kernels that could be waited for.
-        while self.is_busy().unwrap_or(false) {
-            if start.elapsed() > limit || self.health.is_raised() {
-                self.words.abort();
-            }
-            // Kernels see the word within microseconds, unless they cannot run at all.
-            if start.elapsed() > limit + Duration::from_secs(2) {
-                return;
-            }
-            std::thread::sleep(Duration::from_micros(200));
-        }
-    }
 }
 
 /// The thread.
