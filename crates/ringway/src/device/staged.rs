@@ -26,6 +26,7 @@ mod desk;
 mod host;
 mod layout;
 mod proxy;
+mod uneven;
 mod waves;
 
 use std::fmt::Debug;
@@ -36,6 +37,7 @@ use std::time::Duration;
 use self::desk::Desk;
 use self::layout::{CollectiveLaunch, MessagesLaunch, PIECES, Piece, Place, SLOTS_MOST, Shape};
 use self::proxy::Threads;
+use self::uneven::Step;
 use super::Fault;
 use super::export;
 use super::gpu::{Gpu, Memory, Stream, memory_of};
@@ -302,10 +304,16 @@ impl Device {
         work: &[Work<'_>],
     ) -> Result<()> {
         for one in work {
-            if let Work::Collective { call, input, output, scalar } = one {
-                let shape = Shape::of(call, rank, ranks, slots)?;
-                check_addresses(call, &shape, (*input, *output))?;
-                self.collective(stream, call, &shape, (*input, *output, *scalar))?;
+            let Work::Collective { call, input, output, scalar } = one else { continue };
+            for step in uneven::steps(call, rank, ranks, (*input, *output))? {
+                match step {
+                    Step::Call(call, input, output) => {
+                        let shape = Shape::of(&call, rank, ranks, slots)?;
+                        check_addresses(&call, &shape, (input, output))?;
+                        self.collective(stream, &call, &shape, (input, output, *scalar))?;
+                    }
+                    Step::Messages(work) => self.messages(stream, (rank, ranks), &work)?,
+                }
             }
         }
         if work.iter().any(|one| !matches!(one, Work::Collective { .. })) {
