@@ -10,7 +10,8 @@
 //!
 //! A descriptor is made when a peer asks. It asks from a launch that uses the buffer, so the memory is there; and
 //! nothing here keeps memory that its owner gives back. Whether peers get through at all is tried when ranks meet,
-//! by memory of ours (`Trial`): a socket may be out of reach, and the driver may refuse.
+//! by memory of ours (`Trial`): a socket may be out of reach, and the driver may refuse, or give numbers that do not tell
+//! memory from what was at its address before.
 //!
 //! *Invariants:* who does not know the secret gets nothing; no wait at a door depends on another door, so that
 //! ranks may ask each other; an area is never used for other memory than at first.
@@ -320,7 +321,15 @@ impl Trial {
         rank: Rank,
     ) -> Result<Self, Fault> {
         gpu.check_descriptors()?;
-        let memory = gpu.create_least()?;
+        let mut memory = gpu.create_least()?;
+        let before = gpu.segments(memory.base(), memory.bytes())?;
+        memory.renew()?;
+        if gpu.segments(memory.base(), memory.bytes())? == before {
+            return Err(Fault::Other(
+                "the driver does not tell new memory from what was at its address before"
+                    .to_owned(),
+            ));
+        }
         let share = Share::open(gpu, directory, rank)?;
         gpu.write(memory.base(), &share.door.secret)?;
         let handle = share.add(gpu.segments(memory.base(), memory.bytes())?);

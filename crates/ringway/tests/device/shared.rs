@@ -281,20 +281,35 @@ fn memory_that_has_no_descriptor_is_copied_and_it_is_said() {
     }
 }
 
+/// A driver that has no such memory, and one whose numbers do not tell memory from what was there before: what
+/// cannot be told apart is copied.
 #[test]
-fn a_gpu_without_such_memory_needs_none() {
-    if std::env::var_os(RANK).is_some() {
+fn a_driver_that_will_not_do_is_not_relied_upon() {
+    const WHY: &str = "FAKE_CUDA_WHY";
+    if let Ok(why) = std::env::var(WHY) {
         let comm = Communicator::from_env().unwrap();
         let side = Side::of(&comm);
         let path = comm.gpu_path().unwrap();
-        assert!(path.contains("cuMem memory copied, because GPU 0 has no cuMem memory"), "{path}");
+        assert!(path.contains(&format!("cuMem memory copied, because {why}")), "{path}");
         compare(&comm, &side, &Call::new(Collective::AllReduce, DataType::F32, 40_000), 4);
+        if !why.contains("no cuMem") {
+            let both = (Grown::new(&[2 * MIB], 1), Grown::new(&[2 * MIB], 1));
+            for round in 0..3 {
+                sum(&comm, &side, (&both.0, &both.1), (MIB, 100_000), round);
+                both.0.replace(0);
+                both.1.replace(0);
+            }
+        }
         return comm.barrier().unwrap();
     }
     // A real one has it.
     if config().is_some_and(|config| config.cuda_library.is_some()) {
-        run("shared::a_gpu_without_such_memory_needs_none", |command| {
-            command.env("FAKE_CUDA_VMM", "0");
-        });
+        for (vmm, why) in
+            [("0", "GPU 0 has no cuMem memory"), ("2", "the driver does not tell new")]
+        {
+            run("shared::a_driver_that_will_not_do_is_not_relied_upon", |command| {
+                command.env("FAKE_CUDA_VMM", vmm).env(WHY, why);
+            });
+        }
     }
 }

@@ -135,17 +135,12 @@ impl Gpu {
         let (_context, _relaxed) = (self.enter()?, self.relax());
         let functions = self.virtual_memory()?;
         let properties = Properties::shared(self.device);
-        let (mut bytes, mut allocation): (usize, Allocation) = (0, 0);
+        let mut bytes = 0_usize;
         // SAFETY: a place for a size, and properties.
         let code = unsafe { (functions.granularity)(&raw mut bytes, &raw const properties, 0) };
         self.checked("asking how device memory is divided", code)?;
         let mut mapped = self.reserve(bytes)?;
-        // SAFETY: a place for a handle, and properties.
-        let code =
-            unsafe { (functions.create)(&raw mut allocation, bytes, &raw const properties, 0) };
-        self.checked("taking device memory", code)?;
-        mapped.add(functions, allocation, bytes)?;
-        mapped.allow(functions)?;
+        mapped.fill(functions)?;
         Ok(mapped)
     }
 
@@ -175,6 +170,32 @@ impl Mapped {
 
     pub(in crate::device) fn bytes(&self) -> usize {
         self.reserved
+    }
+
+    /// Other memory in the place of that of [`Gpu::create_least`], which nobody uses.
+    pub(in crate::device) fn renew(&mut self) -> Result<(), Fault> {
+        let gpu = Arc::clone(&self.gpu);
+        let (_context, _relaxed) = (gpu.enter()?, gpu.relax());
+        let functions = gpu.virtual_memory()?;
+        for bytes in self.parts.drain(..) {
+            // SAFETY: mapped by `add` at the start, as a whole: there is one part.
+            let code = unsafe { (functions.unmap)(self.base, bytes) };
+            gpu.checked("taking device memory out of its place", code)?;
+        }
+        self.fill(functions)
+    }
+
+    /// Takes memory for all that is reserved.
+    fn fill(&mut self, functions: &VirtualMemory) -> Result<(), Fault> {
+        let properties = Properties::shared(self.gpu.device);
+        let mut allocation: Allocation = 0;
+        // SAFETY: a place for a handle, and properties.
+        let code = unsafe {
+            (functions.create)(&raw mut allocation, self.reserved, &raw const properties, 0)
+        };
+        self.gpu.checked("taking device memory", code)?;
+        self.add(functions, allocation, self.reserved)?;
+        self.allow(functions)
     }
 
     /// Maps one more, and lets its handle go: the mapping keeps it.

@@ -14,7 +14,7 @@
 // FAKE_CUDA_DEVICES   how many GPUs there are: 1
 // FAKE_CUDA_MEMORY    bytes of memory of each: 4 GiB
 // FAKE_CUDA_SMS       multiprocessors of each: 4
-// FAKE_CUDA_VMM       0: they have no cuMem memory
+// FAKE_CUDA_VMM       0: they have no cuMem memory; 2: it has numbers that come again
 
 #pragma once
 
