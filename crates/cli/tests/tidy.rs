@@ -106,6 +106,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "crates/ringway/src/communicator/staged.rs",
     "crates/ringway/src/device/gpu.rs",
     "crates/ringway/src/device/gpu/handle.rs",
+    "crates/ringway/src/device/gpu/virtual_memory.rs",
     "crates/ringway/src/device/rank.rs",
     "crates/ringway/src/device/staged.rs",
     "crates/ringway/src/device/staged/desk.rs",
@@ -117,6 +118,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "crates/ringway/src/executor/simulator/player.rs",
     "crates/ringway/src/ffi.rs",
     "crates/ringway/src/ffi/cuda.rs",
+    "crates/ringway/src/ffi/cuda/virtual_memory.rs",
     "crates/ringway/src/ffi/nvml.rs",
     "crates/ringway/src/ffi/nvml/tests.rs",
     "crates/ringway/src/ffi/nvrtc.rs",
@@ -139,6 +141,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "crates/ringway/tests/device/kernels.rs",
     "crates/ringway/tests/device/processes.rs",
     "crates/ringway/tests/device/random.rs",
+    "crates/ringway/tests/device/shared.rs",
     "crates/ringway/tests/device/staged.rs",
 ];
 

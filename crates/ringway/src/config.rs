@@ -160,6 +160,10 @@ pub struct Config {
     pub cuda_library: Option<PathBuf>,
     /// `RINGWAY_NVRTC_LIBRARY`.
     pub nvrtc_library: Option<PathBuf>,
+    /// `CUDA_HOME`; see [`Self::cuda_toolkits`].
+    cuda_home: Option<PathBuf>,
+    /// `CUDA_PATH`; see [`Self::cuda_toolkits`].
+    cuda_path: Option<PathBuf>,
     /// `RINGWAY_SHM_DIR`; see [`Self::shm_dir`].
     shm_dir: Option<PathBuf>,
     /// `NCCL_SOCKET_IFNAME`.
@@ -246,6 +250,8 @@ impl Default for Config {
             gpu_channels: 4,
             cuda_library: None,
             nvrtc_library: None,
+            cuda_home: None,
+            cuda_path: None,
             shm_dir: None,
             interfaces: InterfaceFilter::default(),
             family: None,
@@ -354,6 +360,12 @@ impl Config {
     #[must_use]
     pub fn shm_dir(&self) -> Option<&Path> {
         self.shm_dir.as_deref()
+    }
+
+    /// Folders of CUDA toolkits that the environment names, the first to look into first.
+    #[must_use]
+    pub fn cuda_toolkits(&self) -> Vec<PathBuf> {
+        self.cuda_home.iter().chain(&self.cuda_path).cloned().collect()
     }
 
     /// The folder of tuning files; none where there is no home directory either.

@@ -28,6 +28,7 @@ mod order;
 mod program;
 mod rank;
 mod recent;
+mod share;
 mod staged;
 mod station;
 mod watch;

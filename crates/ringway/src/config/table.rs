@@ -137,9 +137,18 @@ pub(super) static TABLE: &[Entry] = &[
         |c, v| put(&mut c.cuda_library, Ok(Some(PathBuf::from(v)))),
         |c| path_or_unset(c.cuda_library.as_deref())),
     entry(TRANSPORT, "RINGWAY_NVRTC_LIBRARY", "path",
-        "The library that compiles kernels; where unset libnvrtc, or HIP's, is looked for.",
+        "The library that compiles kernels; where unset libnvrtc, or HIP's, is looked for: loaded already, beside \
+         CUDA's libraries that are loaded, on the loader's path, in CUDA_HOME, CUDA_PATH and /usr/local/cuda*.",
         |c, v| put(&mut c.nvrtc_library, Ok(Some(PathBuf::from(v)))),
         |c| path_or_unset(c.nvrtc_library.as_deref())),
+    entry(TRANSPORT, "CUDA_HOME", "path",
+        "A CUDA toolkit; see RINGWAY_NVRTC_LIBRARY.",
+        |c, v| put(&mut c.cuda_home, absolute(v)),
+        |c| path_or_unset(c.cuda_home.as_deref())),
+    entry(TRANSPORT, "CUDA_PATH", "path",
+        "As CUDA_HOME.",
+        |c, v| put(&mut c.cuda_path, absolute(v)),
+        |c| path_or_unset(c.cuda_path.as_deref())),
     entry(TRANSPORT, "RINGWAY_SHM_DIR", "path",
         "Directory of the Unix sockets by which ranks of one host meet, for ranks in containers \
          with networks of their own; all of them need the same. Where unset they meet by \

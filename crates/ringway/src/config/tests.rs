@@ -62,6 +62,8 @@ fn good_values_are_taken_without_a_word() {
         ("RINGWAY_GPU_CHANNELS", "2", "2"),
         ("RINGWAY_CUDA_LIBRARY", "/opt/libcuda.so.1", "/opt/libcuda.so.1"),
         ("RINGWAY_NVRTC_LIBRARY", "/opt/libnvrtc.so", "/opt/libnvrtc.so"),
+        ("CUDA_HOME", "/opt/cuda-12.8", "/opt/cuda-12.8"),
+        ("CUDA_PATH", "/usr/local/cuda", "/usr/local/cuda"),
         ("NCCL_SOCKET_FAMILY", "af_inet6", "AF_INET6"),
         ("NCCL_SOCKET_NTHREADS", "4", "4"),
         ("NCCL_NSOCKS_PERTHREAD", "8", "8"),
@@ -335,6 +337,13 @@ fn defaults_follow_other_peoples_variables() {
     let plain = load(&[("NO_COLOR", "1")]);
     assert!(!plain.use_color(true) && Config::default().use_color(true));
     assert!(load(&[("NO_COLOR", "1"), ("RINGWAY_COLOR", "always")]).use_color(false));
+}
+
+#[test]
+fn toolkits_are_those_that_are_named() {
+    let both = load(&[("CUDA_PATH", "/b"), ("CUDA_HOME", "/a")]).cuda_toolkits();
+    assert_eq!(both, [Path::new("/a"), Path::new("/b")]);
+    assert!(Config::default().cuda_toolkits().is_empty());
 }
 
 #[test]

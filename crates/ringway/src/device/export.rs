@@ -7,21 +7,47 @@
 //!         kernel goes on, and keeps the address ◄──────────────────────── answer
 //! ```
 //!
+//! A handle is the driver's, or, of memory that the driver passes as descriptors only, one of ours (`share`): an area
+//! of all the allocations that a buffer touches.
+//!
 //! Nothing here is copied by a stream of its own: it could stand behind the very kernel that waits for it.
 //!
 //! *Invariant:* an entry is never used for another allocation while a launch that names it may run: entries
-//! of memory that was given back are forgotten, not used again, until all are used up.
+//! of memory that was given back are forgotten, not used again, until all are used up. Memory is known by numbers
+//! that the driver gives once, never by its address alone.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::Fault;
-use super::gpu::{DeviceMemory, Gpu, Stream};
+use super::gpu::{DeviceMemory, Gpu, Mapped, Segment, Stream};
+use super::share::{Share, Ticket};
 use super::station::{Book, ENTRIES};
 use crate::ffi::cuda::{Address, IpcHandle};
 
 /// An offset in an allocation that other processes know.
 pub(super) const OFFSET_BITS: u32 = 40;
+
+/// Entries that areas leave to allocations with handles of the driver's: those cannot do without.
+const ENTRIES_SPARE: usize = 512;
+
+/// Segments that lie one behind the other, under one entry.
+#[derive(Debug)]
+struct Area {
+    entry: u64,
+    /// In the order of their addresses.
+    segments: Vec<Segment>,
+}
+
+impl Area {
+    /// Those that have bytes between two addresses.
+    fn between(&self, start: Address, end: Address) -> &[Segment] {
+        let from = self.segments.partition_point(|segment| segment.end() <= start);
+        let to = self.segments.partition_point(|segment| segment.base < end);
+        self.segments.get(from..to).unwrap_or_default()
+    }
+}
 
 /// This rank's allocations that others know.
 #[derive(Debug)]
@@ -29,6 +55,11 @@ pub(super) struct Exports {
     book: Book,
     /// Entry of an allocation, by its start and the number no other ever had.
     entries: HashMap<(Address, u64), u64>,
+    areas: Vec<Area>,
+    /// The door of memory that is passed as descriptors, or why there is none.
+    share: Result<Share, String>,
+    /// Whether it was said that a buffer is copied.
+    is_told: bool,
     /// Entries of the book that are used, and those that every station has for certain.
     names: usize,
     copied: usize,
@@ -52,11 +83,24 @@ impl Exports {
         Ok(Self {
             book: Book::new(gpu)?,
             entries: HashMap::new(),
+            areas: Vec::new(),
+            share: Err("all ranks are of one process".to_owned()),
+            is_told: false,
             names: 1,
             copied: 1,
             bounce: [None, None],
             retired: Vec::new(),
         })
+    }
+
+    /// Memory may be passed as descriptors from now on, or it is known why not.
+    pub(super) fn set_share(&mut self, share: Result<Share, String>) {
+        self.share = share;
+    }
+
+    /// Why memory is not passed as descriptors, where that is so.
+    pub(super) fn refusal(&self) -> Option<&str> {
+        self.share.as_ref().err().map(String::as_str)
     }
 
     /// Where kernels see the book.
@@ -89,20 +133,17 @@ impl Exports {
         if address == 0 || bytes == 0 {
             return Ok(Named { address, token: 0 });
         }
-        if let Ok((base, length, id)) = gpu.allocation(address)
-            && !gpu.is_managed(address)
-        {
-            let known = self.entries.get(&(base, id)).copied();
-            let entry = match known {
-                Some(entry) => Some(entry),
-                None => match gpu.export(base) {
-                    Ok(handle) => Some(self.enter((base, length, id), handle)?),
-                    Err(_) => None,
-                },
-            };
-            if let Some(entry) = entry {
-                return Ok(Named { address, token: token(entry, address - base) });
+        match self.find(gpu, address, bytes)? {
+            Ok(token) => return Ok(Named { address, token }),
+            Err(why) if !self.is_told => {
+                self.is_told = true;
+                tracing::warn!(
+                    target: crate::log::INIT,
+                    "GPU : a buffer ({address:#x}, {bytes} bytes) is copied around every call, as other processes \
+                     cannot map it: {why}"
+                );
             }
+            Err(_) => {}
         }
         let bounce = self.bounce(gpu, bytes, which)?;
         let (base, length, id) = gpu.allocation(bounce)?;
@@ -111,6 +152,77 @@ impl Exports {
             None => self.enter((base, length, id), gpu.export(base)?)?,
         };
         Ok(Named { address: bounce, token: token(entry, bounce - base) })
+    }
+
+    /// The token of a buffer, or why other processes cannot map it.
+    fn find(
+        &mut self,
+        gpu: &Gpu,
+        address: Address,
+        bytes: usize,
+    ) -> Result<Result<u64, String>, Fault> {
+        let (base, length, id) = match gpu.allocation(address) {
+            Ok(allocation) => allocation,
+            Err(fault) => return Ok(Err(fault.to_string())),
+        };
+        if gpu.is_managed(address) {
+            return Ok(Err("managed memory has no one place".to_owned()));
+        }
+        if let Some(entry) = self.entries.get(&(base, id)) {
+            return Ok(Ok(token(*entry, address - base)));
+        }
+        if let Some(token) = self.known_area(gpu, address, bytes) {
+            return Ok(Ok(token));
+        }
+        match gpu.export(base) {
+            Ok(handle) => {
+                let entry = self.enter((base, length, id), handle)?;
+                Ok(Ok(token(entry, address - base)))
+            }
+            Err(fault) => {
+                Ok(self.enter_area(gpu, address, bytes).map_err(|why| format!("{fault}; {why}")))
+            }
+        }
+    }
+
+    /// The token of a buffer in an area that is as it was when it was entered.
+    fn known_area(&mut self, gpu: &Gpu, address: Address, bytes: usize) -> Option<u64> {
+        if self.areas.is_empty() {
+            return None;
+        }
+        let now = gpu.segments(address, bytes).ok()?;
+        let (first, last) = (now.first()?, now.last()?);
+        // What has other memory now, where the buffer is, is of no use to anybody.
+        self.areas.retain(|area| {
+            let touched = area.between(first.base, last.end());
+            touched.iter().all(|one| {
+                let at = now.binary_search_by_key(&one.base, |segment| segment.base);
+                at.is_ok_and(|at| now[at] == *one)
+            })
+        });
+        let holds = |area: &&Area| area.between(first.base, last.end()).len() == now.len();
+        let area = self.areas.iter().find(holds)?;
+        Some(token(area.entry, address - area.segments[0].base))
+    }
+
+    /// Enters all that a buffer touches, as an area; or says why not.
+    fn enter_area(&mut self, gpu: &Gpu, address: Address, bytes: usize) -> Result<u64, String> {
+        let share = self.share.as_ref().map_err(Clone::clone)?;
+        if self.names + ENTRIES_SPARE >= ENTRIES {
+            return Err(format!("{} entries of memory are used already", self.names));
+        }
+        let segments = gpu.segments(address, bytes).map_err(|fault| fault.to_string())?;
+        for segment in &segments {
+            // Made and closed again: it is asked for later, from another thread, which has no way back.
+            drop(gpu.descriptor(segment.base).map_err(|fault| fault.to_string())?);
+        }
+        let start = segments.first().map_or(address, |first| first.base);
+        let length = segments.iter().map(|segment| segment.bytes as u64).sum();
+        let entry = self.names;
+        self.book.write(entry, &share.add(segments.clone()), length);
+        self.names = entry + 1;
+        self.areas.push(Area { entry: entry as u64, segments });
+        Ok(token(entry as u64, address - start))
     }
 
     /// Memory of ours of at least `bytes`.
@@ -165,16 +277,36 @@ struct Opened {
     users: usize,
 }
 
-/// An allocation of another process, mapped here.
+/// An allocation, or an area, of another process, mapped here.
 #[derive(Debug)]
 pub(super) struct Import {
     gpu: Arc<Gpu>,
-    handle: IpcHandle,
     pub(super) base: Address,
+    origin: Origin,
+}
+
+/// What it was opened by.
+#[derive(Debug)]
+enum Origin {
+    /// A handle of the driver's.
+    Handle(IpcHandle),
+    /// Descriptors.
+    Descriptors { _mapped: Mapped },
 }
 
 impl Import {
-    pub(super) fn open(gpu: &Arc<Gpu>, handle: IpcHandle) -> Result<Self, Fault> {
+    /// Opens a handle; `directory` is where doors are, if they are in one.
+    pub(super) fn open(
+        gpu: &Arc<Gpu>,
+        handle: IpcHandle,
+        directory: Option<&Path>,
+    ) -> Result<Self, Fault> {
+        if let Some(ticket) = Ticket::read(&handle) {
+            let mapped = ticket.open(gpu, directory)?;
+            let base = mapped.base();
+            let origin = Origin::Descriptors { _mapped: mapped };
+            return Ok(Self { gpu: Arc::clone(gpu), base, origin });
+        }
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         let ordinal = gpu.ordinal();
         let known = opened.iter_mut().find(|one| one.ordinal == ordinal && one.handle == handle);
@@ -189,16 +321,16 @@ impl Import {
                 base
             }
         };
-        Ok(Self { gpu: Arc::clone(gpu), handle, base })
+        Ok(Self { gpu: Arc::clone(gpu), base, origin: Origin::Handle(handle) })
     }
 }
 
 impl Drop for Import {
     fn drop(&mut self) {
+        let Origin::Handle(handle) = self.origin else { return };
         let mut opened = OPENED.lock().unwrap_or_else(PoisonError::into_inner);
         let ordinal = self.gpu.ordinal();
-        let place =
-            opened.iter().position(|one| one.ordinal == ordinal && one.handle == self.handle);
+        let place = opened.iter().position(|one| one.ordinal == ordinal && one.handle == handle);
         let Some(place) = place else { return };
         opened[place].users -= 1;
         if opened[place].users == 0 {

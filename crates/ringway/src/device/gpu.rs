@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "calls into the driver by pointers")]
 
 mod handle;
+mod virtual_memory;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::NonNull;
@@ -13,6 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 pub(super) use self::handle::{DeviceMemory, Event, Function, OwnStream, PinnedMemory};
 use self::handle::{Entered, Relaxed};
+pub(super) use self::virtual_memory::{Mapped, Segment};
 use super::Fault;
 use crate::config::Config;
 use crate::error::Error;
@@ -272,6 +274,14 @@ impl Gpu {
 
     pub(super) fn vendor(&self) -> Vendor {
         self.driver.vendor()
+    }
+
+    /// The first number of the newest CUDA whose code the driver takes; any, where it does not say.
+    pub(super) fn newest_cuda(&self) -> i32 {
+        let mut version: c_int = 0;
+        // SAFETY: a place for an integer.
+        let code = unsafe { (self.driver.version)(&raw mut version) };
+        if code == 0 && version >= 1000 { version / 1000 } else { i32::MAX }
     }
 
     fn checked(&self, call: &'static str, code: c_int) -> Result<(), Fault> {

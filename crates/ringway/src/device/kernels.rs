@@ -121,6 +121,10 @@ pub(super) struct Kernels {
     gpu: Arc<Gpu>,
     folder: Option<PathBuf>,
     library: Option<String>,
+    /// Folders of CUDA that the environment names.
+    toolkits: Vec<PathBuf>,
+    /// Opened when first needed.
+    compiler: Option<Compiler>,
     /// Those of this communicator: found without a lock.
     known: HashMap<Kind, Function>,
 }
@@ -131,6 +135,8 @@ impl Kernels {
             gpu: Arc::clone(gpu),
             folder: config.cache_dir().map(|folder| folder.join("kernels")),
             library: config.nvrtc_library.as_ref().map(|path| path.to_string_lossy().into_owned()),
+            toolkits: config.cuda_toolkits(),
+            compiler: None,
             known: HashMap::new(),
         }
     }
@@ -161,7 +167,7 @@ impl Kernels {
     }
 
     /// Loads a kernel from the cache, or compiles it.
-    fn load(&self, kind: Kind) -> Result<Function, Fault> {
+    fn load(&mut self, kind: Kind) -> Result<Function, Fault> {
         let mut options = match self.gpu.vendor() {
             Vendor::Nvidia => vec![format!("--gpu-architecture={}", self.gpu.architecture)],
             // Without one HIP's compiler takes that of the GPU at hand.
@@ -169,8 +175,8 @@ impl Kernels {
         };
         options.push("--std=c++17".to_owned());
         options.extend(kind.definitions(self.threads(kind)));
-        let compiler = match Compiler::open(self.gpu.vendor(), self.library.as_deref()) {
-            Ok(compiler) => compiler,
+        let compiler = match self.compiler.take().map_or_else(|| self.open(), Ok) {
+            Ok(compiler) => &*self.compiler.insert(compiler),
             Err(missing @ FfiError::NoLibrary { .. }) => return self.ahead(kind, &missing),
             Err(other) => return Err(Fault::Library(other)),
         };
@@ -204,6 +210,18 @@ impl Kernels {
             );
         }
         self.gpu.load(&code, kind.entry())
+    }
+
+    /// Opens the compiler that was asked for, or looks for one.
+    fn open(&self) -> Result<Compiler, FfiError> {
+        let vendor = self.gpu.vendor();
+        let compiler = match &self.library {
+            Some(path) => Compiler::open(vendor, path)?,
+            None => Compiler::find(vendor, &self.toolkits, self.gpu.newest_cuda())?,
+        };
+        let (version, path) = (compiler.version(), compiler.path());
+        tracing::info!(target: crate::log::INIT, "GPU : kernels are compiled by {version} of {path}");
+        Ok(compiler)
     }
 
     /// Loads a kernel made ahead, where there is no compiler.

@@ -1,11 +1,22 @@
-//! Streams: calls of one communicator run one after another, whatever streams they are put on.
+//! Streams: calls of one communicator run one after another, whatever streams they are put on; and their end.
+//!
+//! What was launched is over when its mark in the stream is reached. Of launches that were captured nobody here is told
+//! when they are replayed: kernels count what began and what ended. A replay that is enqueued and has not begun is
+//! known to its owner alone, who waits for it before the communicator ends.
 //!
 //! *Invariant:* a stream is not touched after the call that named it: its owner may destroy it at any time.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::Fault;
 use super::gpu::{Event, Gpu, Stream};
+use crate::control::Health;
+
+/// How long kernels may take to see that they are given up, unless they cannot run at all.
+const GRACE: Duration = Duration::from_secs(2);
+/// Launches that begin and end prolong the wait for the last of them: so many times the limit.
+const PROLONGED: u32 = 10;
 
 /// The order of a communicator's launches. The GPU's context is current when it is used.
 #[derive(Debug)]
@@ -36,9 +47,37 @@ impl Order {
         Ok(Some(stream))
     }
 
-    /// Whether all launches that were not captured are over.
-    pub(super) fn is_over(&self) -> bool {
-        self.last.is_none() || self.done.is_over()
+    /// Waits until no launch is at work. `counts` says how many began and how many ended, or nothing where the driver
+    /// does not answer, as then nothing can be waited for. Once none began or ended for `limit`, or the communicator has
+    /// failed, `give_up` is called, which ends them. Says whether all are over.
+    pub(super) fn settle(
+        &self,
+        limit: Duration,
+        health: &Health,
+        counts: impl Fn() -> Option<(u32, u32)>,
+        give_up: impl Fn(),
+    ) -> bool {
+        let start = Instant::now();
+        let (mut seen, mut moved, mut given_up) = ((0, 0), start, None::<Instant>);
+        loop {
+            let Some(now) = counts() else { return true };
+            if now.0 == now.1 && (self.last.is_none() || self.done.is_over()) {
+                return true;
+            }
+            if now != seen {
+                (seen, moved) = (now, Instant::now());
+            }
+            let is_late = moved.elapsed() > limit || start.elapsed() / PROLONGED > limit;
+            match given_up {
+                None if is_late || health.is_raised() => {
+                    given_up = Some(Instant::now());
+                    give_up();
+                }
+                Some(at) if at.elapsed() > GRACE => return false,
+                _ => {}
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
     }
 
     /// What the other streams get from now on comes behind what was launched, and so do later launches.

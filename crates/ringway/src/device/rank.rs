@@ -1,14 +1,18 @@
 //! A rank's end of a communicator on GPUs: meets the others, and enqueues their calls.
 
+mod meet;
 mod message;
 
+use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use zerocopy::FromZeros;
 
+use self::meet::{
+    Introduction, Location, Outcome, agree, agreed, exchange, handle_of, process, refused,
+};
 use super::Fault;
 use super::export::{self, Exports, Import, Named};
 use super::gpu::{self, Function, Gpu, Stream};
@@ -16,6 +20,7 @@ use super::kernels::{Kernels, Kind};
 use super::order::Order;
 use super::program::{Buffers, Launch, Part, Program, RANKS, kind};
 use super::recent::{Recent, What};
+use super::share::Trial;
 use super::station::{Layout, Station, Words};
 use super::watch::{Shared, Watch};
 use super::work::Work;
@@ -23,7 +28,7 @@ use crate::call::Call;
 use crate::config::Config;
 use crate::control::Health;
 use crate::error::{Error, Result};
-use crate::ffi::cuda::{Address, IPC_BYTES, IpcHandle};
+use crate::ffi::cuda::Address;
 use crate::plan::mapped::{self, Way};
 use crate::plan::problem::Problem;
 use crate::plan::types::{Collective, DataType, Rank, ReduceOp};
@@ -55,36 +60,6 @@ impl std::fmt::Debug for Setup<'_> {
     }
 }
 
-/// What ranks tell each other first.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Introduction {
-    /// Why this rank has no GPU, if it has none.
-    refusal: Option<String>,
-    process: [u8; 16],
-    ordinal: i32,
-    uuid: [u8; 16],
-    processors: u32,
-    /// Communicators that this process has on the GPU already.
-    others: u32,
-}
-
-/// What they tell next.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Location {
-    address: Address,
-    handle: Option<Vec<u8>>,
-}
-
-/// What tells this process from all others.
-fn process() -> [u8; 16] {
-    static PROCESS: OnceLock<[u8; 16]> = OnceLock::new();
-    *PROCESS.get_or_init(|| {
-        let mut random = [0; 16];
-        let _read = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
-        random
-    })
-}
-
 /// Communicators of this process on each GPU.
 static USERS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
@@ -111,6 +86,14 @@ impl Drop for User {
             users.swap_remove(place);
         }
     }
+}
+
+/// A rank that is ready but for what the others say.
+#[derive(Debug)]
+struct Prepared {
+    rank: DeviceRank,
+    trial: std::result::Result<Trial, String>,
+    unreached: Vec<(Rank, String)>,
 }
 
 /// A call that was made before, ready to launch.
@@ -187,11 +170,18 @@ impl DeviceRank {
         };
         let Ok(gpu) = gpu else { return Ok(Err("this rank has no GPU".to_owned())) };
         let outcome = Self::prepare(setup, &gpu, layout, &all);
-        let refusal: Option<String> = outcome.as_ref().err().map(Fault::to_string);
-        let refusals: Vec<Option<String>> = exchange(setup, &refusal)?;
-        let first = (0..).zip(refusals).find_map(|(rank, why)| Some((rank, why?)));
+        let own = Outcome {
+            refusal: outcome.as_ref().err().map(Fault::to_string),
+            unreached: outcome.as_ref().map_or_else(|_| Vec::new(), |made| made.unreached.clone()),
+        };
+        let outcomes: Vec<Outcome> = exchange(setup, &own)?;
+        let first = (0..).zip(&outcomes).find_map(|(rank, one)| Some((rank, one.refusal.clone()?)));
         Ok(match (first, outcome) {
-            (None, Ok(rank)) => Ok(rank),
+            (None, Ok(Prepared { mut rank, trial, .. })) => {
+                let own = setup.rank;
+                rank.exports.set_share(trial.and_then(|trial| agreed(trial, own, &outcomes)));
+                Ok(rank)
+            }
             (Some((rank, why)), _) => Err(refused(rank, &why)),
             (None, Err(fault)) => Err(fault.to_string()),
         })
@@ -202,7 +192,7 @@ impl DeviceRank {
         gpu: &Arc<Gpu>,
         layout: Layout,
         all: &[Introduction],
-    ) -> std::result::Result<Self, Fault> {
+    ) -> std::result::Result<Prepared, Fault> {
         let user = User::new(gpu.ordinal());
         let own_process = process();
         let crosses = all.iter().any(|one| one.process != own_process);
@@ -212,14 +202,20 @@ impl DeviceRank {
             Ok(station) if crosses => gpu.export(station.address()).map(Some),
             _ => Ok(None),
         };
+        let directory = setup.config.shm_dir();
+        let trial = match crosses {
+            true => Trial::begin(gpu, directory, setup.rank).map_err(|fault| fault.to_string()),
+            false => Err("all ranks are of one process".to_owned()),
+        };
         let location = Location {
             address: station.as_ref().map_or(0, Station::address),
             handle: handle.as_ref().ok().and_then(|h| h.map(|h| h.0.to_vec())),
+            trial: trial.as_ref().map(|trial| trial.handle().0.to_vec()).map_err(Clone::clone),
         };
         let locations: Vec<Location> =
             exchange(setup, &location).map_err(|error| Fault::Other(error.to_string()))?;
         let (station, _) = (station?, handle?);
-        let mut imports = Vec::new();
+        let (mut imports, mut unreached) = (Vec::new(), Vec::new());
         let (mut stations, mut foreign) = ([0; RANKS], 0_u64);
         for (peer, (one, location)) in all.iter().zip(&locations).enumerate() {
             stations[peer] = if peer == setup.rank as usize {
@@ -231,9 +227,15 @@ impl DeviceRank {
                 location.address
             } else {
                 foreign |= 1 << peer;
-                let import = Import::open(gpu, handle_of(location)?)?;
+                let import = Import::open(gpu, handle_of(location.handle.as_deref())?, directory)?;
                 let base = import.base;
                 imports.push(import);
+                if let Ok(handle) = &location.trial
+                    && let Err(fault) = handle_of(Some(handle))
+                        .and_then(|handle| Trial::attempt(gpu, directory, &handle))
+                {
+                    unreached.push((Rank::try_from(peer).unwrap_or(Rank::MAX), fault.to_string()));
+                }
                 base
             };
         }
@@ -254,13 +256,14 @@ impl DeviceRank {
             station,
             words,
             foreign,
+            directory: directory.map(Path::to_path_buf),
             recent: Recent::default(),
             health: Arc::clone(setup.health),
             timeout: setup.config.timeout,
             rank: setup.rank,
             launches: AtomicU32::new(0),
         });
-        Ok(Self {
+        let rank = Self {
             gpu: Arc::clone(gpu),
             kernels: Kernels::new(gpu, setup.config),
             rank: setup.rank,
@@ -274,7 +277,8 @@ impl DeviceRank {
             shared,
             _stations: imports,
             _user: user,
-        })
+        };
+        Ok(Prepared { rank, trial, unreached })
     }
 
     /// The GPU.
@@ -291,8 +295,14 @@ impl DeviceRank {
     pub(crate) fn description(&self) -> String {
         let layout = &self.shared.station.layout;
         let processes = self.shared.foreign.count_ones();
+        let descriptors = match self.exports.refusal() {
+            _ if processes == 0 => String::new(),
+            None => ", cuMem memory by descriptors".to_owned(),
+            Some(why) => format!(", cuMem memory copied, because {why}"),
+        };
         format!(
-            "direct access on GPU {} ({}), {} blocks a launch at most, {processes} peers in other processes",
+            "direct access on GPU {} ({}), {} blocks a launch at most, {processes} peers in other \
+             processes{descriptors}",
             self.gpu.ordinal(),
             self.gpu.name(),
             layout.blocks
@@ -307,6 +317,14 @@ impl DeviceRank {
         let gpu = Arc::clone(&self.gpu);
         let _context = gpu.enter()?;
         let Some(stream) = self.order.begin(streams)? else { return Ok(()) };
+        let launched = self.launch_all(stream, work);
+        // What was launched before an error is waited for too.
+        let ended = self.order.end(streams);
+        launched?;
+        Ok(ended?)
+    }
+
+    fn launch_all(&mut self, stream: Stream, work: &[Work<'_>]) -> Result<()> {
         let mut batch = Batch { open: None, is_alone: work.len() == 1 };
         for one in work {
             if let Work::Collective { call, input, output, scalar } = one {
@@ -318,7 +336,7 @@ impl DeviceRank {
         if work.iter().any(|one| !matches!(one, Work::Collective { .. })) {
             self.messages(stream, work)?;
         }
-        Ok(self.order.end(streams)?)
+        Ok(())
     }
 
     /// A call's place among those known.
@@ -478,7 +496,8 @@ impl DeviceRank {
 impl Drop for DeviceRank {
     fn drop(&mut self) {
         // What was enqueued ends first; what does not end in time is given up.
-        self.shared.settle(self.limit);
+        let Shared { gpu, station, words, health, .. } = &*self.shared;
+        self.order.settle(self.limit, health, || station.launches(gpu).ok(), || words.abort());
         self.watch.stop();
     }
 }
@@ -540,58 +559,6 @@ fn launch(
     // * stations and words live until `DeviceRank` is dropped, which waits for the kernels;
     // * users keep their buffers until the stream has come past the call: the contract of `enqueue`.
     unsafe { gpu.launch(function, shape, stream, argument) }
-}
-
-fn exchange<T: Serialize + for<'de> Deserialize<'de>>(
-    setup: &Setup<'_>,
-    own: &T,
-) -> Result<Vec<T>> {
-    let blob = serde_json::to_vec(own)
-        .map_err(|error| Error::internal(format!("cannot write a GPU's introduction: {error}")))?;
-    (setup.exchange)(&blob)?
-        .iter()
-        .map(|blob| {
-            serde_json::from_slice(blob).map_err(|error| {
-                Error::internal(format!("cannot read a GPU's introduction: {error}"))
-            })
-        })
-        .collect()
-}
-
-fn refused(rank: Rank, why: &str) -> String {
-    format!("rank {rank}: {why}")
-}
-
-/// What all ranks derive from what they told each other.
-fn agree(all: &[Introduction], hosts: &[u32]) -> std::result::Result<Layout, String> {
-    if let Some((rank, why)) =
-        (0..).zip(all).find_map(|(rank, one)| Some((rank, one.refusal.as_ref()?)))
-    {
-        return Err(refused(rank, why));
-    }
-    let ranks = u32::try_from(all.len()).unwrap_or(u32::MAX);
-    if ranks > mapped::RANKS_MAX {
-        return Err(format!(
-            "{ranks} ranks; at most {} map each other's memory",
-            mapped::RANKS_MAX
-        ));
-    }
-    if let Some(rank) = hosts.iter().position(|host| *host != hosts[0]) {
-        return Err(format!("rank {rank} is on another host than rank 0"));
-    }
-    // All ranks of a GPU run at once, beside those of the communicators that are there already.
-    let blocks = all.iter().map(|one| {
-        let here = all.iter().filter(|other| other.uuid == one.uuid).count();
-        let here = u32::try_from(here).unwrap_or(u32::MAX);
-        one.processors / here / (one.others / here + 1)
-    });
-    let blocks = blocks.min().unwrap_or(1);
-    Ok(Layout::new(ranks, blocks.clamp(1, BLOCKS_MOST)))
-}
-
-fn handle_of(location: &Location) -> std::result::Result<IpcHandle, Fault> {
-    let bytes = location.handle.as_deref().and_then(|h| <[u8; IPC_BYTES]>::try_from(h).ok());
-    bytes.map(IpcHandle).ok_or_else(|| Fault::Other("a peer could not name its memory".to_owned()))
 }
 
 /// Blocks of a call; the same on all ranks.

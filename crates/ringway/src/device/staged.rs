@@ -26,6 +26,7 @@ mod desk;
 mod host;
 mod layout;
 mod proxy;
+mod uneven;
 mod waves;
 
 use std::fmt::Debug;
@@ -36,6 +37,7 @@ use std::time::Duration;
 use self::desk::Desk;
 use self::layout::{CollectiveLaunch, MessagesLaunch, PIECES, Piece, Place, SLOTS_MOST, Shape};
 use self::proxy::Threads;
+use self::uneven::Step;
 use super::Fault;
 use super::export;
 use super::gpu::{Gpu, Memory, Stream, memory_of};
@@ -249,7 +251,7 @@ impl StagedRank {
                 return device.enqueue(streams, me, work);
             }
             // The channels are the kernels' until they are done.
-            if !device.desk.settle(self.limit, || device.order.is_over(), || ()) {
+            if !device.settle(self.limit, || ()) {
                 let ms = self.limit.as_millis();
                 let text = format!("calls on GPU memory were not over after {ms} ms");
                 return Err(Error::new(ErrorKind::Timeout, text));
@@ -269,7 +271,7 @@ impl Drop for StagedRank {
         if let Some(device) = &mut self.device {
             let alarm = &self.alarm;
             let reason = "a rank closed the communicator before its calls on GPU memory were over";
-            device.desk.settle(self.limit, || device.order.is_over(), || alarm.abort(reason));
+            device.settle(self.limit, || alarm.abort(reason));
             // Nobody answers from now on: what is launched all the same does not wait.
             device.desk.words.abort();
             device.proxies.stop();
@@ -288,17 +290,42 @@ impl Device {
         let gpu = Arc::clone(&self.gpu);
         let _context = gpu.enter()?;
         let Some(stream) = self.order.begin(streams)? else { return Ok(()) };
+        let launched = self.launch_all(stream, (rank, ranks, slots), work);
+        // What was launched before an error is waited for too.
+        let ended = self.order.end(streams);
+        launched?;
+        Ok(ended?)
+    }
+
+    fn launch_all(
+        &mut self,
+        stream: Stream,
+        (rank, ranks, slots): (Rank, u32, u64),
+        work: &[Work<'_>],
+    ) -> Result<()> {
         for one in work {
-            if let Work::Collective { call, input, output, scalar } = one {
-                let shape = Shape::of(call, rank, ranks, slots)?;
-                check_addresses(call, &shape, (*input, *output))?;
-                self.collective(stream, call, &shape, (*input, *output, *scalar))?;
+            let Work::Collective { call, input, output, scalar } = one else { continue };
+            for step in uneven::steps(call, rank, ranks, (*input, *output))? {
+                match step {
+                    Step::Call(call, input, output) => {
+                        let shape = Shape::of(&call, rank, ranks, slots)?;
+                        check_addresses(&call, &shape, (input, output))?;
+                        self.collective(stream, &call, &shape, (input, output, *scalar))?;
+                    }
+                    Step::Messages(work) => self.messages(stream, (rank, ranks), &work)?,
+                }
             }
         }
         if work.iter().any(|one| !matches!(one, Work::Collective { .. })) {
             self.messages(stream, (rank, ranks), work)?;
         }
-        Ok(self.order.end(streams)?)
+        Ok(())
+    }
+
+    /// Waits until no launch is at work; says whether that is so.
+    fn settle(&self, limit: Duration, give_up: impl Fn()) -> bool {
+        let desk = &self.desk;
+        self.order.settle(limit, &desk.health, || Some(desk.launches()), give_up)
     }
 
     fn collective(

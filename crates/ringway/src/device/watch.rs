@@ -1,6 +1,7 @@
 //! The thread that looks after a communicator's kernels: maps what they ask for, ends them when the
 //! communicator fails, and notices those that stand still.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
@@ -29,38 +30,14 @@ pub(super) struct Shared {
     pub(super) words: Words,
     /// Ranks of other processes, a bit each.
     pub(super) foreign: u64,
+    /// Where ranks of this host meet, if not by abstract names.
+    pub(super) directory: Option<PathBuf>,
     pub(super) recent: Recent,
     pub(super) health: Arc<Health>,
     pub(super) timeout: Duration,
     pub(super) rank: Rank,
-    /// Launches made, without those that were written down for later.
+    /// Launches made, without those that were written down for later: a hint that kernels may ask soon.
     pub(super) launches: AtomicU32,
-}
-
-impl Shared {
-    /// Whether a kernel is at work or to come.
-    fn is_busy(&self) -> Result<bool, Fault> {
-        let (began, ended) = self.station.launches(&self.gpu)?;
-        // Of those that were written down nobody knows how many run.
-        let missing = self.launches.load(Ordering::Acquire).wrapping_sub(ended);
-        Ok(began != ended || (missing != 0 && missing < u32::MAX / 2))
-    }
-
-    /// Waits until no kernel is at work; past `limit`, or once the communicator has failed, ends them.
-    pub(super) fn settle(&self, limit: Duration) {
-        let start = Instant::now();
-        // A driver that does not answer has no kernels that could be waited for.
-        while self.is_busy().unwrap_or(false) {
-            if start.elapsed() > limit || self.health.is_raised() {
-                self.words.abort();
-            }
-            // Kernels see the word within microseconds, unless they cannot run at all.
-            if start.elapsed() > limit + Duration::from_secs(2) {
-                return;
-            }
-            std::thread::sleep(Duration::from_micros(200));
-        }
-    }
 }
 
 /// The thread.
@@ -116,7 +93,7 @@ fn watch(shared: &Shared, stop: &AtomicBool) {
             if shared.foreign >> peer & 1 == 0 {
                 continue;
             }
-            match answer(&shared.gpu, request) {
+            match answer(&shared.gpu, request, shared.directory.as_deref()) {
                 Ok(import) => imports.extend(import),
                 Err(fault) => fail(shared, peer, &fault.to_string()),
             }
@@ -160,7 +137,11 @@ fn watch(shared: &Shared, stop: &AtomicBool) {
 }
 
 /// Maps what a kernel asks for, if it asks for something new.
-fn answer(gpu: &Arc<Gpu>, request: &Request) -> Result<Option<Import>, Fault> {
+fn answer(
+    gpu: &Arc<Gpu>,
+    request: &Request,
+    directory: Option<&Path>,
+) -> Result<Option<Import>, Fault> {
     let asked = request.asked.load(Ordering::Acquire);
     if asked == 0 || asked == request.answered.load(Ordering::Relaxed) {
         return Ok(None);
@@ -169,7 +150,7 @@ fn answer(gpu: &Arc<Gpu>, request: &Request) -> Result<Option<Import>, Fault> {
     for (bytes, word) in handle.0.chunks_mut(8).zip(&request.handle) {
         bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
     }
-    let import = Import::open(gpu, handle)?;
+    let import = Import::open(gpu, handle, directory)?;
     request.base.store(import.base, Ordering::Relaxed);
     request.answered.store(asked, Ordering::Release);
     Ok(Some(import))

@@ -6,10 +6,13 @@
 
 #![allow(unsafe_code, reason = "function pointers into the vendor's driver")]
 
+pub(crate) mod virtual_memory;
+
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
 use libloading::Library;
 
+use self::virtual_memory::VirtualMemory;
 use super::{FfiError, function, open};
 
 /// A handle of the driver: a context, module, function, stream or event.
@@ -60,6 +63,8 @@ macro_rules! driver {
         pub(crate) struct Driver {
             vendor: Vendor,
             $(pub(crate) $field: unsafe extern "C" fn($($argument),*) -> c_int,)*
+            /// Nothing where the driver lacks it, and of HIP.
+            pub(crate) virtual_memory: Option<VirtualMemory>,
             name_of: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int,
             // Dropped last: fields go in order.
             _library: Library,
@@ -76,7 +81,11 @@ macro_rules! driver {
                 let symbol = if vendor == Vendor::Nvidia { "cuGetErrorName" } else { "hipDrvGetErrorName" };
                 // SAFETY: as above.
                 let name_of = unsafe { function(&library, name, symbol)? };
-                Ok(Self { vendor, $($field,)* name_of, _library: library })
+                let virtual_memory = match vendor {
+                    Vendor::Nvidia => VirtualMemory::load(&library),
+                    Vendor::Amd => None,
+                };
+                Ok(Self { vendor, $($field,)* virtual_memory, name_of, _library: library })
             }
         }
     };
@@ -84,6 +93,7 @@ macro_rules! driver {
 
 driver! {
     init: "cuInit", "hipInit", (c_uint);
+    version: "cuDriverGetVersion", "hipDriverGetVersion", (*mut c_int);
     device_count: "cuDeviceGetCount", "hipGetDeviceCount", (*mut c_int);
     device_get: "cuDeviceGet", "hipDeviceGet", (*mut c_int, c_int);
     device_name: "cuDeviceGetName", "hipDeviceGetName", (*mut c_char, c_int, c_int);

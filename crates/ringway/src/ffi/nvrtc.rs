@@ -2,7 +2,10 @@
 
 #![allow(unsafe_code, reason = "function pointers into the vendor's compiler")]
 
+mod places;
+
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
@@ -27,6 +30,7 @@ type FnDestroy = unsafe extern "C" fn(*mut Program) -> c_int;
 /// A compiler.
 pub(crate) struct Compiler {
     name: &'static str,
+    path: String,
     version: FnVersion,
     create: FnCreate,
     compile: FnCompile,
@@ -52,31 +56,55 @@ pub(crate) enum CompileError {
 }
 
 impl Compiler {
-    /// Opens a vendor's compiler: the library at `path`, or the one of the system.
-    pub(crate) fn open(vendor: Vendor, path: Option<&str>) -> Result<Self, FfiError> {
-        let (name, names, prefix): (_, &[&str], _) = match vendor {
-            Vendor::Nvidia => (
-                "NVRTC",
-                &[
-                    "libnvrtc.so.13",
-                    "libnvrtc.so.12",
-                    "libnvrtc.so",
-                    "/usr/local/cuda/lib64/libnvrtc.so",
-                    "libnvrtc.so.11.2",
-                ],
-                "nvrtc",
-            ),
-            Vendor::Amd => (
-                "HIPRTC",
-                &["libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libhiprtc.so"],
-                "hiprtc",
-            ),
-        };
-        let library = match path {
-            Some(path) => open(name, &[path])?,
-            None => open(name, names)?,
-        };
-        let nvidia = prefix == "nvrtc";
+    /// Opens the compiler at `path`.
+    pub(crate) fn open(vendor: Vendor, path: &str) -> Result<Self, FfiError> {
+        let name = name_of(vendor);
+        Self::load(vendor, open(name, &[path])?, path)
+    }
+
+    /// Looks for a vendor's compiler, in `toolkits` too; one of a CUDA newer than `newest` (its first number) makes
+    /// code that the driver does not take.
+    pub(crate) fn find(
+        vendor: Vendor,
+        toolkits: &[PathBuf],
+        newest: c_int,
+    ) -> Result<Self, FfiError> {
+        let name = name_of(vendor);
+        if vendor == Vendor::Amd {
+            let names = ["libhiprtc.so.7", "libhiprtc.so.6", "libhiprtc.so.5", "libhiprtc.so"];
+            return Self::load(vendor, open(name, &names)?, names[0]);
+        }
+        // Where there are no maps, nothing is known of what is loaded.
+        let maps = std::fs::read("/proc/self/maps").unwrap_or_default();
+        let places = places::places(&String::from_utf8_lossy(&maps), toolkits, &names_in);
+        let mut refused = Vec::new();
+        for path in &places.libraries {
+            let path = path.to_string_lossy();
+            match Self::open(vendor, &path) {
+                Ok(compiler) if compiler.major() > newest => refused.push(format!(
+                    "{path} is {}, newer than the driver's CUDA {newest}",
+                    compiler.version()
+                )),
+                Ok(compiler) => return Ok(compiler),
+                // That a name is not on the loader's path is what most machines would say.
+                Err(FfiError::NoLibrary { .. }) if !path.contains('/') => {}
+                Err(error) => refused.push(format!("{path}: {error}")),
+            }
+        }
+        let folders: Vec<_> = places.folders.iter().map(|f| f.display().to_string()).collect();
+        let mut why = "looked on the loader's path".to_owned();
+        if !folders.is_empty() {
+            why = format!("{why} and in {}", folders.join(", "));
+        }
+        if !refused.is_empty() {
+            why = format!("{why}; {}", refused.join("; "));
+        }
+        Err(FfiError::NoLibrary { library: name, why })
+    }
+
+    fn load(vendor: Vendor, library: Library, path: &str) -> Result<Self, FfiError> {
+        let name = name_of(vendor);
+        let nvidia = vendor == Vendor::Nvidia;
         let pick = |cuda: &'static str, hip: &'static str| if nvidia { cuda } else { hip };
         macro_rules! find {
             ($cuda:literal, $hip:literal) => {
@@ -87,6 +115,7 @@ impl Compiler {
         }
         Ok(Self {
             name,
+            path: path.to_owned(),
             version: find!("nvrtcVersion", "hiprtcVersion"),
             create: find!("nvrtcCreateProgram", "hiprtcCreateProgram"),
             compile: find!("nvrtcCompileProgram", "hiprtcCompileProgram"),
@@ -103,10 +132,26 @@ impl Compiler {
 
     /// Its name and version.
     pub(crate) fn version(&self) -> String {
+        match self.numbers() {
+            Some((major, minor)) => format!("{} {major}.{minor}", self.name),
+            None => self.name.to_owned(),
+        }
+    }
+
+    /// What it was opened by: a path, or a name for the loader.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    fn major(&self) -> c_int {
+        self.numbers().map_or(0, |(major, _)| major)
+    }
+
+    fn numbers(&self) -> Option<(c_int, c_int)> {
         let (mut major, mut minor) = (0, 0);
         // SAFETY: both are places for an integer.
         let code = unsafe { (self.version)(&raw mut major, &raw mut minor) };
-        if code == 0 { format!("{} {major}.{minor}", self.name) } else { self.name.to_owned() }
+        (code == 0).then_some((major, minor))
     }
 
     /// Compiles a source with options to the code of one architecture, which the options name, or to PTX
@@ -181,4 +226,17 @@ impl std::fmt::Debug for Compiler {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Compiler").field("name", &self.name).finish_non_exhaustive()
     }
+}
+
+const fn name_of(vendor: Vendor) -> &'static str {
+    match vendor {
+        Vendor::Nvidia => "NVRTC",
+        Vendor::Amd => "HIPRTC",
+    }
+}
+
+/// The names in a folder; none where it cannot be read.
+fn names_in(folder: &Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }

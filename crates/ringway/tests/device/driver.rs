@@ -52,6 +52,8 @@ macro_rules! call {
     }};
 }
 
+pub(crate) use call;
+
 /// The driver, with the device's context current on this thread.
 struct Driver {
     cuda: &'static Library,

@@ -11,5 +11,6 @@ mod fakes;
 mod kernels;
 mod processes;
 mod random;
+mod shared;
 mod staged;
 mod world;

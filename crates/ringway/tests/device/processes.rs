@@ -1,46 +1,51 @@
 #![allow(unsafe_code, reason = "kernels use addresses of device memory")]
 //! Ranks in processes of their own, which map each other's memory by the driver's handles.
 
+use std::ffi::c_void;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 
-use ringway::device::Buffer;
+use ringway::config::{Config, Environment};
+use ringway::device::{Buffer, Stream};
 use ringway::{Call, Collective, Communicator, DataType, DeviceWork};
 
 use crate::collectives::{Side, compare};
+use crate::driver::call;
 use crate::world::config;
 
-const RANKS: u32 = 3;
-
 /// Set in the processes of the ranks.
-const RANK: &str = "RINGWAY_RANK";
+pub(crate) const RANK: &str = "RINGWAY_RANK";
 
-fn start(rank: u32, root: &str) -> Child {
+/// This process once more, as a rank that runs one test.
+pub(crate) fn command(test: &str, rank: u32, size: u32, root: &str) -> Command {
     let config = config().unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "processes::ranks_map_what_other_processes_have"]);
-    command.args(["--nocapture", "--test-threads=1"]);
-    command.env(RANK, rank.to_string()).env("RINGWAY_SIZE", RANKS.to_string());
+    command.args(["--exact", test, "--nocapture", "--test-threads=1"]);
+    command.env(RANK, rank.to_string()).env("RINGWAY_SIZE", size.to_string());
     command.env("RINGWAY_ROOT", root).stdin(Stdio::null());
     if let (Some(driver), Some(nvrtc)) = (config.cuda_library, config.nvrtc_library) {
         command.env("RINGWAY_CUDA_LIBRARY", driver).env("RINGWAY_NVRTC_LIBRARY", nvrtc);
     }
-    command.spawn().unwrap()
+    command
 }
 
-#[test]
-fn ranks_map_what_other_processes_have() {
-    if std::env::var_os(RANK).is_some() {
-        return rank();
-    }
-    if config().is_none() {
-        return;
-    }
+/// Writes the log where the environment says.
+pub(crate) fn log() {
+    assert!(ringway::log::install(&Config::load(&Environment::from_process())));
+}
+
+pub(crate) fn root() -> String {
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let root = format!("127.0.0.1:{port}");
-    let mut children: Vec<Child> = (0..RANKS).map(|rank| start(rank, &root)).collect();
+    format!("127.0.0.1:{port}")
+}
+
+/// Waits for ranks, which all must end well; none is left when this returns.
+pub(crate) fn wait(mut children: Vec<Child>) {
     let end = Instant::now() + Duration::from_secs(100);
-    for (rank, child) in (0..).zip(&mut children) {
+    let mut statuses = Vec::new();
+    for child in &mut children {
         let status = loop {
             match child.try_wait().unwrap() {
                 Some(status) => break Some(status),
@@ -50,8 +55,27 @@ fn ranks_map_what_other_processes_have() {
         };
         if status.is_none() {
             let _gone = child.kill();
+            let _reaped = child.wait();
         }
-        assert!(status.is_some_and(|s| s.success()), "rank {rank} of {RANKS}: {status:?}");
+        statuses.push(status);
+    }
+    let well = statuses.iter().all(|status| status.is_some_and(|status| status.success()));
+    assert!(well, "ranks ended with {statuses:?}");
+}
+
+/// Runs a test's ranks as processes of their own.
+fn ranks(test: &str, size: u32) {
+    let root = root();
+    wait((0..size).map(|rank| command(test, rank, size, &root).spawn().unwrap()).collect());
+}
+
+#[test]
+fn ranks_map_what_other_processes_have() {
+    if std::env::var_os(RANK).is_some() {
+        return rank();
+    }
+    if config().is_some() {
+        ranks("processes::ranks_map_what_other_processes_have", 3);
     }
 }
 
@@ -86,4 +110,116 @@ fn rank() {
         assert!(found.iter().all(|byte| *byte == expected), "round {round}, rank {rank}");
     }
     comm.barrier().unwrap();
+}
+
+/// A stream that is held up for a while comes to its end after the communicator was dropped, which waits for it: also where
+/// a graph was replayed, so that more launches ended than were made. Until then what kernels ask for is mapped.
+#[test]
+fn a_communicator_ends_behind_what_was_enqueued() {
+    if std::env::var_os(RANK).is_some() {
+        return ends_late();
+    }
+    if config().is_some() {
+        ranks("processes::a_communicator_ends_behind_what_was_enqueued", 2);
+    }
+}
+
+extern "C" fn sleep(_nothing: *mut c_void) {
+    std::thread::sleep(Duration::from_millis(300));
+}
+
+fn ends_late() {
+    const COUNT: usize = 40_000;
+    let comm = Communicator::from_env().unwrap();
+    let side = Side::of(&comm);
+    let driver = config().unwrap().cuda_library.unwrap_or_else(|| "libcuda.so.1".into());
+    // SAFETY: the library is open already.
+    let cuda = unsafe { libloading::Library::new(driver) }.unwrap();
+    let (mut context, mut stream): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
+    assert_eq!(call!(cuda, cuDevicePrimaryCtxRetain(&raw mut context => *mut _, 0 => i32)), 0);
+    assert_eq!(call!(cuda, cuCtxSetCurrent(context => *mut c_void)), 0);
+    assert_eq!(call!(cuda, cuStreamCreate(&raw mut stream => *mut _, 1 => u32)), 0);
+    let memory = [(); 4].map(|()| Buffer::new(&side.gpu, 4 * COUNT).unwrap());
+    let sum = |from: &Buffer, to: &Buffer| {
+        let (input, output) = (from.address().cast_const(), to.address());
+        let call = Call::new(Collective::AllReduce, DataType::U32, COUNT as u64);
+        let work = DeviceWork::Collective { call, input, output, scalar: None };
+        // SAFETY: the buffers live until the stream was waited for.
+        unsafe { comm.enqueue(&[Stream::from_handle(stream)], &[work]) }.unwrap();
+    };
+    let ones = 1_u32.to_le_bytes().repeat(COUNT);
+    memory[0].write(0, &ones).unwrap();
+    memory[2].write(0, &ones).unwrap();
+    assert_eq!(call!(cuda, cuStreamBeginCapture_v2(stream => *mut c_void, 1 => i32)), 0);
+    sum(&memory[0], &memory[1]);
+    let (mut graph, mut ready): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
+    let ended = call!(cuda, cuStreamEndCapture(stream => *mut c_void, &raw mut graph => *mut _));
+    assert_eq!(ended, 0);
+    let made = call!(cuda, cuGraphInstantiateWithFlags(&raw mut ready => *mut _, graph => *mut c_void, 0 => u64));
+    assert_eq!(made, 0);
+    for _ in 0..3 {
+        assert_eq!(call!(cuda, cuGraphLaunch(ready => *mut c_void, stream => *mut c_void)), 0);
+    }
+    assert_eq!(call!(cuda, cuStreamSynchronize(stream => *mut c_void)), 0);
+    let held = call!(cuda, cuLaunchHostFunc(stream => *mut c_void, sleep => extern "C" fn(*mut c_void),
+        null_mut() => *mut c_void));
+    assert_eq!(held, 0);
+    // On memory that no peer has mapped yet.
+    sum(&memory[2], &memory[3]);
+    drop(comm);
+    assert_eq!(call!(cuda, cuStreamSynchronize(stream => *mut c_void)), 0);
+    let mut found = vec![0; 4 * COUNT];
+    for output in [1, 3] {
+        memory[output].read(0, &mut found).unwrap();
+        assert!(found == 2_u32.to_le_bytes().repeat(COUNT), "buffer {output}");
+    }
+}
+
+/// A folder that goes when it is dropped.
+pub(crate) struct Folder(pub(crate) PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _absent = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A compiler that nobody named: in a toolkit of the environment, and in a package beside a library that is loaded.
+#[test]
+fn the_compiler_is_found_where_toolkits_and_packages_have_it() {
+    const TEST: &str = "processes::the_compiler_is_found_where_toolkits_and_packages_have_it";
+    if std::env::var_os(RANK).is_some() {
+        log();
+        let comm = Communicator::from_env().unwrap();
+        let call = Call::new(Collective::AllReduce, DataType::F32, 100);
+        return compare(&comm, &Side::of(&comm), &call, 0);
+    }
+    // A real one is wherever it is.
+    let Some(nvrtc) = config().and_then(|config| config.nvrtc_library) else { return };
+    let name = format!("ringway-compiler-{}", std::process::id());
+    let folder = Folder(std::env::temp_dir().join(name));
+    let (home, site) = (folder.0.join("cuda"), folder.0.join("site/nvidia"));
+    let places = [
+        home.join("lib64/libnvrtc.so.12"),
+        site.join("cuda_nvrtc/lib/libnvrtc.so.12"),
+        site.join("cublas/lib/libcublas.so.12"),
+    ];
+    for place in &places {
+        std::fs::create_dir_all(place.parent().unwrap()).unwrap();
+        // Any library will do for the one that is loaded already.
+        std::fs::copy(&nvrtc, place).unwrap();
+    }
+    for (variable, value, found) in
+        [("CUDA_HOME", &home, &places[0]), ("LD_PRELOAD", &places[2], &places[1])]
+    {
+        let log = folder.0.join(format!("{variable}.log"));
+        let mut command = command(TEST, 0, 1, &root());
+        command.env_remove("RINGWAY_NVRTC_LIBRARY").env_remove("CUDA_HOME");
+        command.env("RINGWAY_CACHE_DIR", folder.0.join(variable)).env(variable, value);
+        command.env("NCCL_DEBUG", "INFO").env("NCCL_DEBUG_FILE", &log);
+        wait(vec![command.spawn().unwrap()]);
+        let log = std::fs::read_to_string(log).unwrap();
+        let line = format!("of {}", found.display());
+        assert!(log.contains("kernels are compiled by NVRTC") && log.contains(&line), "{log}");
+    }
 }

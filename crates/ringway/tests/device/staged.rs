@@ -59,8 +59,8 @@ fn hosts<R: Send + 'static>(
     }
 }
 
-/// A rank's memory: on its GPU, or on the host where it has none. Taken once and kept, as giving device memory
-/// back waits for kernels.
+/// A rank's memory: on its GPU, or on the host where it has none. Taken once and kept to the end of a test: giving
+/// device memory back waits for all kernels of the process, and one of them may wait for the rank that gives back.
 enum Side {
     Gpu { stream: DeviceStream, memory: Buffer },
     Host(Mutex<Vec<u64>>),
@@ -183,6 +183,9 @@ fn compare(comm: &Communicator, side: &Side, call: &Call) {
     assert!(side.read(to, output) == expected, "{call:?}, rank {rank} of {size}");
     let mut problem = Problem::new(call.collective, size, call.count, call.data_type);
     problem.root = call.root;
+    if let Some(counts) = &call.counts {
+        problem.counts = counts.clone();
+    }
     let bytes = |values: u64| usize::try_from(values).unwrap() * call.data_type.size();
     let (from, to) = match problem.in_place(rank) {
         Some((from, to)) => (bytes(to.saturating_sub(from)), bytes(from.saturating_sub(to))),
@@ -218,8 +221,7 @@ const COLLECTIVES: [Collective; 8] = [
 ];
 
 /// All collectives, from nothing to more chunks than there are slots.
-fn every_collective(comm: &Communicator) {
-    let side = Side::of(comm);
+fn every_collective(comm: &Communicator, side: &Side) {
     for collective in COLLECTIVES {
         let root = if collective.has_root() { comm.size() - 1 } else { 0 };
         let blocks = !matches!(
@@ -234,7 +236,7 @@ fn every_collective(comm: &Communicator) {
             (if blocks { 80_001 } else { 230_001 }, DataType::F32),
         ] {
             let call = Call::new(collective, data_type, count).root(root).level(Level::Shape);
-            compare(comm, &side, &call);
+            compare(comm, side, &call);
         }
     }
     side.enqueue(comm, &[side.work(&Call::new(Collective::Barrier, DataType::U8, 0), 0, 0)])
@@ -245,20 +247,21 @@ fn every_collective(comm: &Communicator) {
 
 #[test]
 fn every_collective_has_the_bytes_of_the_host() {
-    hosts(&[0, 0, 1], &[], every_collective);
+    hosts(&[0, 0, 1], &[], |comm| every_collective(comm, &Side::of(comm)));
 }
 
 #[test]
 fn ranks_without_a_gpu_take_part() {
     let paths = hosts(&[0, 0, 1], &[0], |comm| {
-        every_collective(comm);
-        messages(comm);
+        let side = Side::of(comm);
+        every_collective(comm, &side);
+        messages(comm, &side);
         assert!(comm.has_ranks_without_gpu());
         // The others do not know where a rank's memory is: host memory of one with a GPU will do.
         let host = Side::Host(Mutex::new(vec![0; BYTES / 8]));
         let call = Call::new(Collective::AllReduce, DataType::F32, 230_001).level(Level::Shape);
-        let side = if comm.rank() == 1 { host } else { Side::of(comm) };
-        compare(comm, &side, &call);
+        compare(comm, if comm.rank() == 1 { &host } else { &side }, &call);
+        comm.barrier().unwrap();
         (comm.gpu().is_some(), comm.gpu_path().unwrap())
     });
     for (rank, (has_gpu, path)) in paths.iter().enumerate() {
@@ -266,6 +269,40 @@ fn ranks_without_a_gpu_take_part() {
         assert!(path.contains("1 of 3 ranks without a GPU"), "{path}");
         assert!(path.contains("because rank 0: RINGWAY_GPU is 0"), "{path}");
     }
+}
+
+/// Blocks of different lengths, some of them empty, one of several chunks; apart and in place.
+fn uneven(comm: &Communicator) {
+    let side = Side::of(comm);
+    let lists: [&[u64]; 3] = [&[5, 0, 1000], &[0, 0, 0], &[300_001, 17, 150_000]];
+    for collective in
+        [Collective::AllGather, Collective::ReduceScatter, Collective::Gather, Collective::Scatter]
+    {
+        for counts in lists {
+            let call = Call::new(collective, DataType::F32, 0).root(1).level(Level::Shape);
+            compare(comm, &side, &call.counts(Counts::PerRank(counts.into())));
+        }
+    }
+    // In a group with others, each behind the one before.
+    let gather = Call::new(Collective::AllGather, DataType::U8, 0)
+        .counts(Counts::PerRank([4, 8, 12].into()));
+    let sum = Call::new(Collective::AllReduce, DataType::U8, 24);
+    side.write(0, &[1; 12]);
+    let work = [side.work(&gather, 0, 64), side.work(&sum, 64, 128)];
+    side.enqueue(comm, &work).unwrap();
+    side.wait();
+    assert_eq!(side.read(128, 24), [3; 24]);
+    comm.barrier().unwrap();
+}
+
+#[test]
+fn counts_for_each_rank_have_the_bytes_of_the_host() {
+    hosts(&[0, 0, 1], &[], uneven);
+}
+
+#[test]
+fn counts_for_each_rank_are_those_of_ranks_without_a_gpu_too() {
+    hosts(&[0, 1, 1], &[2], uneven);
 }
 
 #[test]
@@ -314,9 +351,8 @@ fn a_factor_in_gpu_memory_goes_along() {
 }
 
 /// Messages between all ranks, also with themselves: none, short ones, and some of several parts.
-fn messages(comm: &Communicator) {
+fn messages(comm: &Communicator, side: &Side) {
     let (rank, size) = (comm.rank(), comm.size());
-    let side = Side::of(comm);
     for bytes in [0, 8, 5000, 2_200_000] {
         let length =
             |from: u32, to: u32| bytes + if bytes == 0 { 0 } else { (from * 5 + to) as usize };
@@ -366,7 +402,7 @@ fn messages(comm: &Communicator) {
 
 #[test]
 fn messages_go_all_ways_at_once() {
-    hosts(&[0, 1, 0], &[], messages);
+    hosts(&[0, 1, 0], &[], |comm| messages(comm, &Side::of(comm)));
 }
 
 /// Calls of a group, messages among them, several groups before anybody waits.
@@ -491,10 +527,11 @@ fn kernels_end_when_a_rank_does_not_come() {
 fn what_cannot_be_is_refused() {
     hosts(&[0, 1], &[], |comm| {
         let side = Side::of(comm);
-        let uneven = Counts::PerRank([1, 2].into());
-        let call = Call::new(Collective::AllGather, DataType::U8, 0).counts(uneven);
+        let (send, receive) = ([1, 2].into(), [1, 2].into());
+        let pairs = Counts::Pairwise { send, receive };
+        let call = Call::new(Collective::AllToAll, DataType::U8, 0).counts(pairs);
         let error = side.enqueue(comm, &[side.work(&call, 0, 64)]).unwrap_err();
-        assert!(error.to_string().contains("a count for each rank"), "{error}");
+        assert!(error.to_string().contains("each pair of ranks"), "{error}");
         let null = DeviceWork::Collective {
             call: Call::new(Collective::AllReduce, DataType::U8, 4),
             input: std::ptr::null(),

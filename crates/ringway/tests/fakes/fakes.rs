@@ -100,7 +100,7 @@ pub(crate) fn cuda() -> Option<Cuda> {
     let hidden = "-fvisibility=hidden";
     let driver = shared_library(
         "libcuda.so.1",
-        &["cuda.cpp", "memory.cpp", "stream.cpp", "module.cpp"].map(file),
+        &["cuda.cpp", "memory.cpp", "virtual.cpp", "stream.cpp", "module.cpp"].map(file),
         &[file("fake.h")],
         &["-O1", hidden, stays],
     );

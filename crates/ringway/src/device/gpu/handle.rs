@@ -150,6 +150,8 @@ impl Event {
     /// Whether the stream has come past the mark, or never will.
     pub(in crate::device) fn is_over(&self) -> bool {
         let Ok(_context) = self.gpu.enter() else { return true };
+        // A capture under way elsewhere would refuse the question, which is no answer.
+        let _relaxed = self.gpu.relax();
         // SAFETY: the handle is alive.
         let code = unsafe { (self.gpu.driver.event_query)(self.handle) };
         code != NOT_READY

@@ -146,7 +146,7 @@ mod tests {
     #[ignore = "needs the oldest NVRTC: .ci/kernels"]
     fn they_are_what_the_oldest_compiler_makes() {
         let path = std::env::var("RINGWAY_TEST_OLD_NVRTC").unwrap();
-        let compiler = Compiler::open(Vendor::Nvidia, Some(&path)).unwrap();
+        let compiler = Compiler::open(Vendor::Nvidia, &path).unwrap();
         let mut all = format!("{}\n", hash()).into_bytes();
         for kind in kinds() {
             let ptx = make(&compiler, kind);

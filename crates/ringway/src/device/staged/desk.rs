@@ -6,7 +6,6 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use super::layout::{
     Asked, DESK_BYTES, PIECES, PartWords, Place, SLOT_BYTES, SLOTS_MOST, SlotWords, read,
@@ -178,28 +177,12 @@ impl Desk {
         self.enqueued.load(Ordering::Acquire) != done
     }
 
-    /// Waits until no launch is at work and `is_over` says that none is left in a stream; past `limit`, or
-    /// once the communicator has failed, ends them by `give_up`. Says whether all are over.
-    pub(super) fn settle(
-        &self,
-        limit: Duration,
-        is_over: impl Fn() -> bool,
-        give_up: impl Fn(),
-    ) -> bool {
-        let start = Instant::now();
-        let mut given_up = false;
-        while self.is_busy() || !is_over() {
-            if !given_up && (start.elapsed() > limit || self.health.is_raised()) {
-                given_up = true;
-                give_up();
-            }
-            // Kernels see the word within microseconds, unless they cannot run at all.
-            if start.elapsed() > limit + Duration::from_secs(2) {
-                return false;
-            }
-            std::thread::sleep(Duration::from_micros(200));
-        }
-        true
+    /// How many launches began, and how many ended.
+    pub(super) fn launches(&self) -> (u32, u32) {
+        let report = self.words.report();
+        // What ended is read first: it is never ahead of what began.
+        let done = report.done.load(Ordering::Acquire);
+        (report.begun.load(Ordering::Acquire), done)
     }
 
     /// A proxy could not do what was asked: kernels end, and the ranks agree on the error.

@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "memory of the caller's, by address")]
 
 use super::layout::Shape;
+use super::uneven::{self, Step};
 use super::{Channel, Channels, MessagePiece, waves};
 use crate::call::Call;
 use crate::device::Work;
@@ -28,17 +29,49 @@ pub(super) unsafe fn run(
         if scalar.is_some() {
             return Err(Error::usage("a rank without a GPU has its factor in the call"));
         }
-        let shape = Shape::of(call, rank, ranks, slots)?;
-        super::check_addresses(call, &shape, (*input, *output))?;
-        for chunk in 0..shape.chunks {
-            let channel = &*channels[chunk as usize % channels.len()];
-            // SAFETY: the caller's promise.
-            unsafe { run_chunk(channel, call, &shape, chunk, (*input, *output)) }?;
+        for step in uneven::steps(call, rank, ranks, (*input, *output))? {
+            match step {
+                // SAFETY: the caller's promise; a step's buffers are parts of the call's.
+                Step::Call(call, input, output) => unsafe {
+                    collective(channels, (rank, ranks, slots), &call, (input, output))?;
+                },
+                // SAFETY: as above.
+                Step::Messages(work) => unsafe { messages(channels, (rank, ranks), &work)? },
+            }
         }
     }
     if work.iter().all(|one| matches!(one, Work::Collective { .. })) {
         return Ok(());
     }
+    // SAFETY: the caller's promise.
+    unsafe { messages(channels, (rank, ranks), work) }
+}
+
+/// # Safety
+/// As [`run`].
+unsafe fn collective(
+    channels: &Channels,
+    (rank, ranks, slots): (Rank, u32, u64),
+    call: &Call,
+    (input, output): (Address, Address),
+) -> Result<()> {
+    let shape = Shape::of(call, rank, ranks, slots)?;
+    super::check_addresses(call, &shape, (input, output))?;
+    for chunk in 0..shape.chunks {
+        let channel = &*channels[chunk as usize % channels.len()];
+        // SAFETY: the caller's promise.
+        unsafe { run_chunk(channel, call, &shape, chunk, (input, output)) }?;
+    }
+    Ok(())
+}
+
+/// # Safety
+/// As [`run`].
+unsafe fn messages(
+    channels: &Channels,
+    (rank, ranks): (Rank, u32),
+    work: &[Work<'_>],
+) -> Result<()> {
     let messages = Messages::of(work, ranks);
     for (to, from, bytes) in messages.own(rank)? {
         // SAFETY: the caller's promise; the two may be the same place.
@@ -53,6 +86,9 @@ pub(super) unsafe fn run(
             sends: piece.sends == 1,
         })
         .collect();
+    if pieces.is_empty() {
+        return Ok(());
+    }
     // SAFETY: the caller's promise.
     unsafe { channels[0].exchange(&pieces) }
 }

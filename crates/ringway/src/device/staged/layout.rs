@@ -122,11 +122,7 @@ impl Shape {
     /// The shape of a call for a rank, with so many slots to fill.
     pub(super) fn of(call: &Call, rank: Rank, ranks: u32, slots: u64) -> Result<Self> {
         if call.counts.is_some() {
-            return Err(Error::usage(format!(
-                "{} with a count for each rank is not possible on GPU memory that ranks do not map: use \
-                 equal counts, or messages in a group",
-                call.collective
-            )));
+            return Err(Error::internal("a call of several counts was not cut into others"));
         }
         // What overflows is refused here.
         let (input, output) = (call.input_bytes(rank, ranks)?, call.output_bytes(rank, ranks)?);

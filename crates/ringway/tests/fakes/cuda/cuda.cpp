@@ -135,8 +135,12 @@ API cuDeviceGetAttribute(int* value, int attribute, CUdevice device) {
     case 91: *value = 1; break;          // registered memory by its host address
     case 95: *value = 1; break;          // cooperative launches
     case 97: *value = 227 << 10; break;  // shared memory of a block, asked for
+    case 102: // cuMem memory
+    case 103: // and descriptors of it
+        *value = setting("FAKE_CUDA_VMM", 1) != 0;
+        break;
     case 106: *value = 32; break;        // blocks of a multiprocessor
-    default: *value = 0; break;          // managed memory, VMM, dma-buf, multicast: none of it
+    default: *value = 0; break;          // managed memory, dma-buf, multicast: none of it
     }
     return SUCCESS;
 }

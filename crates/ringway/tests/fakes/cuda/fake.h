@@ -2,6 +2,7 @@
 //
 //   cuda.cpp     devices, contexts, errors
 //   memory.cpp   allocations, pointers, IPC
+//   virtual.cpp  memory whose addresses and allocations are apart (cuMem)
 //   stream.cpp   streams, events, copies, host functions
 //   module.cpp   modules and launches
 //   nvrtc.cpp    the compiler beside it (a library of its own); prelude.h goes in front of what it compiles
@@ -13,6 +14,7 @@
 // FAKE_CUDA_DEVICES   how many GPUs there are: 1
 // FAKE_CUDA_MEMORY    bytes of memory of each: 4 GiB
 // FAKE_CUDA_SMS       multiprocessors of each: 4
+// FAKE_CUDA_VMM       0: they have no cuMem memory; 2: it has numbers that come again
 
 #pragma once
 
@@ -71,7 +73,7 @@ struct Context {
     std::map<Stream*, StreamRef> streams; // those the program made
 };
 
-enum class Kind { Device, Host, Registered, Ipc };
+enum class Kind { Device, Host, Registered, Ipc, Virtual };
 
 struct Allocation {
     uintptr_t base;
@@ -82,8 +84,9 @@ struct Allocation {
     unsigned long inode; // what an opened handle stands for
     unsigned opened;     // how often it was
     unsigned long long id;
+    unsigned long long physical; // the handle of what is mapped here
 
-    bool is_device() const { return kind == Kind::Device || kind == Kind::Ipc; }
+    bool is_device() const { return kind == Kind::Device || kind == Kind::Ipc || kind == Kind::Virtual; }
 };
 
 // Everything there is. Never freed: threads of streams may outlive the program's end.
@@ -112,6 +115,9 @@ CUresult current(Context*& context);
 
 // The allocation that holds an address; null for memory the driver does not know. Under the state's lock.
 Allocation* find_allocation(uintptr_t address);
+
+// How many bytes from an address on are of one allocation, or of several that are mapped one behind the other.
+size_t bytes_from(uintptr_t address);
 
 // --- streams --------------------------------------------------------------------------------------
 

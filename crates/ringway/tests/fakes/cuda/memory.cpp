@@ -17,6 +17,17 @@ Allocation* find_allocation(uintptr_t address) {
     return address - before.base < before.bytes ? &before : nullptr;
 }
 
+size_t bytes_from(uintptr_t address) {
+    const Allocation* found = find_allocation(address);
+    if (found == nullptr) return 0;
+    uintptr_t end = found->base + found->bytes;
+    for (const Allocation* next = found; next != nullptr && next->kind == Kind::Virtual;) {
+        end = next->base + next->bytes;
+        next = find_allocation(end);
+    }
+    return end - address;
+}
+
 static size_t whole_pages(size_t bytes) {
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
     return (bytes + page - 1) / page * page;
@@ -25,7 +36,7 @@ static size_t whole_pages(size_t bytes) {
 static void remember(uintptr_t base, size_t bytes, Kind kind, Context* context, int fd,
                      unsigned long inode) {
     State& all = state();
-    all.allocations[base] = {base, bytes, kind, context, fd, inode, 1, all.next_id++};
+    all.allocations[base] = {base, bytes, kind, context, fd, inode, 1, all.next_id++, 0};
 }
 
 // --- allocating -----------------------------------------------------------------------------------

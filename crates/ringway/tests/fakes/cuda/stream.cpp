@@ -405,7 +405,7 @@ static CUresult check_end(uintptr_t address, size_t bytes, End end, bool& known)
     const Allocation* found = find_allocation(address);
     known = found != nullptr;
     if (!known) return end == End::Known || address == 0 ? INVALID_VALUE : SUCCESS;
-    return bytes <= found->bytes - (address - found->base) ? SUCCESS : INVALID_VALUE;
+    return bytes <= bytes_from(address) ? SUCCESS : INVALID_VALUE;
 }
 
 static CUresult copy(uintptr_t target, End target_end, uintptr_t source, End source_end,
