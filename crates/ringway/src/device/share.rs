@@ -27,10 +27,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown,
 };
+use rustix::time::Timespec;
 
 use super::Fault;
 use super::gpu::{Gpu, Mapped, Segment};
@@ -190,6 +192,7 @@ impl Share {
         let (name, secret) = (random().map_err(fail)?, random().map_err(fail)?);
         let (address, path) = address(&name, directory).map_err(fail)?;
         let listener = UnixListener::bind_addr(&address).map_err(fail)?;
+        listener.set_nonblocking(true).map_err(fail)?;
         let door = Arc::new(Door {
             gpu: Arc::clone(gpu),
             listener,
@@ -220,7 +223,7 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         self.door.closing.store(true, Ordering::Release);
-        // Wakes the thread out of `accept`.
+        // Wakes the thread.
         let _woken = rustix::net::shutdown(&self.door.listener, Shutdown::Both);
         if let Some(thread) = self.thread.take() {
             // A panic is in the log already, and there is nothing left to stop.
@@ -235,9 +238,14 @@ impl Drop for Share {
 impl Door {
     fn serve(&self) {
         while !self.closing.load(Ordering::Acquire) {
+            let mut wanted = [PollFd::new(&self.listener, PollFlags::IN)];
+            // Closing the door ends this at once; looking again costs nothing.
+            let pause = Timespec { tv_sec: 1, tv_nsec: 0 };
+            let _ready = rustix::event::poll(&mut wanted, Some(&pause));
             match self.listener.accept() {
                 // A stranger, or a rank that gave up, is its own problem.
                 Ok((mut stream, _)) => drop(self.admit(&mut stream)),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 // Too many open files, perhaps: it passes, or the rank that asks gives up.
                 Err(_) => std::thread::sleep(Duration::from_millis(1)),
             }
@@ -245,6 +253,7 @@ impl Door {
     }
 
     fn admit(&self, stream: &mut UnixStream) -> std::io::Result<()> {
+        stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(ATTENTION))?;
         stream.set_write_timeout(Some(ATTENTION))?;
         let mut question = [0; 24];

@@ -147,6 +147,8 @@ fn numbers(name: &str) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     /// A file system of some files.
@@ -248,6 +250,17 @@ mod tests {
                 "/usr/local/cuda-12.8/lib64/libnvrtc.so.12",
             ]
         );
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_and_any_names_give_places(maps in "(?s).{0,200}", name in ".{0,40}") {
+            let names = |_: &Path| vec![name.clone(), "cu13".to_owned(), "libnvrtc.so.12".to_owned()];
+            for maps in [maps.as_str(), &format!("1-2 r 0 8 5 /{maps}/libcudart.so.12\n")] {
+                let places = places(maps, &[PathBuf::from("/t")], &names);
+                prop_assert!(places.libraries.contains(&PathBuf::from("/t/lib64/libnvrtc.so.12")));
+            }
+        }
     }
 
     #[test]
