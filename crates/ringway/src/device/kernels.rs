@@ -31,9 +31,10 @@ use crate::ffi::cuda::Vendor;
 use crate::ffi::nvrtc::Compiler;
 use crate::plan::types::{DataType, ReduceOp};
 
-/// Threads of a block at most, and those that a multiprocessor must be able to hold at once.
+/// Threads of a block at most, and those that a multiprocessor must be able to hold at once: one block of each
+/// launch, as all launches together have no more blocks than there are multiprocessors.
 const THREADS: u32 = 512;
-const THREADS_RESIDENT: u32 = 1024;
+const THREADS_RESIDENT: u32 = 512;
 
 /// What stands in front of every source: arithmetic, and memory that others see.
 const HEADERS: [&str; 2] = [include_str!("kernels/arithmetic.h"), include_str!("kernels/memory.h")];
@@ -74,8 +75,7 @@ impl Kind {
         }
     }
 
-    /// Threads of a block. With many operands a thread has enough under way, and more of them measure worse
-    /// (8 ranks on an H200, 256 MiB: 1,147 µs, with half of them 1,125).
+    /// Threads of a block. With many operands a thread has enough under way, and more of them measure worse.
     fn threads(self) -> u32 {
         match self {
             Self::Fold { operands, .. } if operands > 4 => THREADS / 2,

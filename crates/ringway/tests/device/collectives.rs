@@ -66,7 +66,9 @@ impl Side {
         Self { stream, from: buffer(), to: buffer(), gpu }
     }
 
-    /// One collective on device memory, `shift` bytes into its buffers.
+    /// One collective on device memory, `shift` bytes into its buffers. Ranks are threads on one GPU: all prepare, then
+    /// all call, as what the driver does for one can wait for kernels of the others, and compute-sanitizer takes memory that
+    /// is newer than a launch for none.
     fn run(
         &self,
         comm: &Communicator,
@@ -84,6 +86,7 @@ impl Side {
             output: to.address().wrapping_byte_add(shift),
             scalar: None,
         };
+        comm.barrier().unwrap();
         // SAFETY: the buffers have the sizes of the call and live until the stream was waited for.
         unsafe { comm.enqueue(&[self.stream.stream()], &[work]) }.unwrap();
         self.stream.synchronize().unwrap();
@@ -111,6 +114,7 @@ impl Side {
             output: buffer.address().wrapping_byte_add(skip_output),
             scalar: None,
         };
+        comm.barrier().unwrap();
         // SAFETY: as above.
         unsafe { comm.enqueue(&[self.stream.stream()], &[work]) }.unwrap();
         self.stream.synchronize().unwrap();
@@ -259,6 +263,7 @@ fn messages_of_a_group_go_all_ways_at_once() {
                         bytes: into.bytes(),
                     });
                 }
+                comm.barrier().unwrap();
                 // SAFETY: the buffers live until the stream was waited for.
                 unsafe { comm.enqueue(&[side.stream.stream()], &work) }.unwrap();
                 side.stream.synchronize().unwrap();
@@ -392,8 +397,12 @@ fn different_calls(counts: [u64; 2], ops: [ReduceOp; 2]) {
             let call = Call::new(Collective::AllReduce, DataType::F32, 3).op(op);
             side.run(comm, &call, &[0; 12], 12, 0);
         }
+        comm.barrier().unwrap();
         // SAFETY: the buffer is large enough for both, and lives until the stream was waited for.
-        unsafe { comm.enqueue(&[side.stream.stream()], &[work]) }.unwrap();
+        if let Err(error) = unsafe { comm.enqueue(&[side.stream.stream()], &[work]) } {
+            // The others have seen it already.
+            return error;
+        }
         side.stream.synchronize().unwrap();
         // Kernels that ended early are no success.
         let queue = DeviceQueue::new(comm, &[]).unwrap();

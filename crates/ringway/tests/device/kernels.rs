@@ -42,7 +42,7 @@ impl Variant {
         // As `Kernels` says them; some number of operands.
         let mut macros = vec![format!("-DRW_TYPE={}", self.data_type)];
         macros
-            .extend(["-DRW_OPERANDS=3", "-DRW_THREADS=512", "-DRW_RESIDENT=2"].map(str::to_owned));
+            .extend(["-DRW_OPERANDS=3", "-DRW_THREADS=512", "-DRW_RESIDENT=1"].map(str::to_owned));
         macros.extend(self.op.map(|op| format!("-DRW_OP={op}")));
         macros
     }

@@ -177,6 +177,7 @@ fn compare(comm: &Communicator, side: &Side, call: &Call) {
     let to = BYTES / 2;
     side.write(0, &data);
     side.write(to, &vec![0xa5; output]);
+    comm.barrier().unwrap();
     side.enqueue(comm, &[side.work(call, 0, to)]).unwrap();
     side.wait();
     comm.check().unwrap();
@@ -192,6 +193,7 @@ fn compare(comm: &Communicator, side: &Side, call: &Call) {
         None => (0, BYTES / 2),
     };
     side.write(from, &data);
+    comm.barrier().unwrap();
     side.enqueue(comm, &[side.work(call, from, to)]).unwrap();
     side.wait();
     assert!(side.read(to, output) == expected, "{call:?} in place, rank {rank} of {size}");

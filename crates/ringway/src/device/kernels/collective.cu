@@ -93,7 +93,6 @@ struct rw_block {
   u64 pointers[RW_SPANS];      // of the step at work
   u32 epoch;           // of cards
   u32 number;          // of this launch, in block 0
-  u32 dead;
   u32 told;            // whether the host was told of a wait
   u32 unit, head;      // bytes moved at a time, and bytes before the first such
 };
@@ -127,7 +126,7 @@ RW_FN bool rw_gives_up(const rw_launch &launch, rw_block &block, u32 spins, u32 
   RW_PAUSE(spins);
   if ((spins & 1023) != 1023) return false;
   if (blockIdx.x == 0) {
-    block.told = 1;
+    rw_set(&block.told);
     rw_store_relaxed(&rw_report_of(launch)->launch, block.number);
     rw_store_relaxed(&rw_report_of(launch)->waits_flag, flag);
     rw_store_relaxed(&rw_report_of(launch)->waits_for, peer + 1);
@@ -580,34 +579,35 @@ RW_FN bool rw_has_cards(const rw_launch &launch, const rw_op &op) {
   return false;
 }
 
-RW_FN void rw_step(const rw_launch &launch, rw_block &block, const rw_op &op, bool quiet) {
+// Says whether to go on, the same to all threads of the block.
+RW_FN bool rw_step(const rw_launch &launch, rw_block &block, const rw_op &op, bool quiet) {
   switch (op.code) {
     case RW_SIGNAL:
       // What all threads of the block wrote comes before the signal.
       __syncthreads();
       for (u32 peer = threadIdx.x; peer < launch.ranks; peer += blockDim.x)
         if (op.amount >> peer & 1) rw_signal(launch, block, op, peer, quiet);
-      break;
-    case RW_WAIT:
+      return true;
+    case RW_WAIT: {
+      bool has_met = true;
       for (u32 peer = threadIdx.x; peer < launch.ranks; peer += blockDim.x)
-        if (op.amount >> peer & 1 && !rw_wait(launch, block, op, peer)) block.dead = 1;
-      __syncthreads();
-      break;
+        if (op.amount >> peer & 1) has_met = rw_wait(launch, block, op, peer) && has_met;
+      return !__syncthreads_or(!has_met);
+    }
     case RW_SHOW:
       __syncthreads();
       if (threadIdx.x == 0) *rw_epoch_at(launch) = ++block.epoch;
       __syncthreads();
       rw_show(launch, block, op, RW_BYTES);
-      break;
+      return true;
     default:
       if (rw_has_cards(launch, op)) {
 #ifdef RW_OP
-        if (!rw_fold_cards(launch, block, op)) block.dead = 1;
+        bool has_seen = rw_fold_cards(launch, block, op);
 #else
-        if (!rw_copy_card(launch, block, op)) block.dead = 1;
+        bool has_seen = rw_copy_card(launch, block, op);
 #endif
-        __syncthreads();
-        break;
+        return !__syncthreads_or(!has_seen);
       }
       __syncthreads();
       for (u32 i = threadIdx.x; i < (u32)op.sources + op.targets; i += blockDim.x)
@@ -620,6 +620,7 @@ RW_FN void rw_step(const rw_launch &launch, rw_block &block, const rw_op &op, bo
 #else
       rw_copy(block, op);
 #endif
+      return true;
   }
 }
 
@@ -660,7 +661,6 @@ RW_KERNEL(ringway_run, rw_launch) {
     block.scalars[launch.rank] = rw_own_scalar(launch.calls[0]);
     block.epoch = epoch;
     block.number = number;
-    block.dead = 0;
     block.told = 0;
 #if defined(RW_OP) && RW_OP == 6
     rw_chosen = launch.op;
@@ -677,9 +677,9 @@ RW_KERNEL(ringway_run, rw_launch) {
   }
   __syncthreads();
   const rw_launch &here = near.launch;
-  for (u32 i = 0; i < here.ops && !block.dead; i++) {
+  for (u32 i = 0; i < here.ops; i++) {
     const rw_op &op = here.program[i];
-    if (blockIdx.x < op.blocks) rw_step(here, block, op, i == 0 && !names && !RW_SCALED);
+    if (blockIdx.x < op.blocks && !rw_step(here, block, op, i == 0 && !names && !RW_SCALED)) break;
   }
   __syncthreads();
   for (u32 peer = thread; peer < here.ranks; peer += blockDim.x) *rw_state_at(here, peer) = block.state[peer];

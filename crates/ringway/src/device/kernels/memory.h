@@ -72,6 +72,15 @@ RW_FN void rw_fence(bool is_near) {
 #endif
 }
 
+// Says so to the other threads of the block; several may at once.
+RW_FN void rw_set(u32 *said) {
+#ifdef RW_HOST
+  *said = 1;
+#else
+  atomicExch(said, 1u);
+#endif
+}
+
 struct rw_words { u32 x, y, z, w; };
 
 // 16 bytes of a kernel's argument, by address: all threads at once, where the compiler would have them wait in turn.

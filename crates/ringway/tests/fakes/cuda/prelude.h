@@ -35,6 +35,7 @@ extern "C" void rw_fake_block(const unsigned* index, const unsigned* grid) {
 }
 
 static inline void __syncthreads() {}
+static inline int __syncthreads_or(int predicate) { return predicate; }
 static inline void __syncwarp(unsigned = ~0u) {}
 static inline void __threadfence_block() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
