@@ -198,7 +198,7 @@ mod tests {
     fn misspelt_names_find_their_neighbour() {
         let table = ["NCCL_DEBUG", "NCCL_SOCKET_IFNAME", "RINGWAY_TRANSPORT", "RINGWAY_TIMEOUT"];
         for (wrong, right) in [
-            ("NCCL_IB_GID_INDX", Some("NCCL_IB_GID_INDEX")),
+            ("NCCL_IB_MERGE_NIC", Some("NCCL_IB_MERGE_NICS")),
             ("NCCL_DEBGU", Some("NCCL_DEBUG")),
             ("NCCL_SOCKET_IFNAMES", Some("NCCL_SOCKET_IFNAME")),
             ("RINGWAY_DEBUG", Some("NCCL_DEBUG")),

@@ -79,6 +79,8 @@ impl Control {
             stream.peer_addr()
         };
         let peer = prepare(&stream).map_err(|error| Error::system("control connection", error))?;
+        // An IPv4 peer of a socket for both is shown as one.
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
         Ok(Self { reader: BufReader::new(stream), peer })
     }
 

@@ -10,6 +10,8 @@ use super::test::Operation;
 use crate::error::Result;
 use crate::ffi::verbs::{Completion, Flags, Request};
 
+/// Looks before the processor is offered to others: longer than an answer takes.
+const SPIN: u32 = 4096;
 /// Looks at memory between two looks at the completion queue, where errors show.
 const LOOKS: u32 = 1024;
 
@@ -98,7 +100,7 @@ impl<'a> Player<'a> {
         let flags = Flags { signalled, inline, ..Flags::default() };
         qp.post(Request { id: self.posted, operation, local, flags }).map_err(failed)?;
         // The one before last that was signalled has long been done.
-        let mut watch = Watch::new();
+        let mut watch = Watch::new(SPIN);
         while self.posted - self.done > every + every / 2 {
             if self.poll(control)? { watch.hit() } else { watch.miss(self.endpoint, control)? }
         }
@@ -107,7 +109,7 @@ impl<'a> Player<'a> {
 
     /// Until the message of that round has come.
     fn await_message(&mut self, round: u64, control: &Control) -> Result<()> {
-        let mut watch = Watch::new();
+        let mut watch = Watch::new(SPIN);
         if self.operation == Operation::Send {
             while self.received < round {
                 if self.poll(control)? {
@@ -133,7 +135,7 @@ impl<'a> Player<'a> {
 
     /// Until all that was posted is done; the last was signalled.
     fn await_done(&mut self, control: &Control) -> Result<()> {
-        let mut watch = Watch::new();
+        let mut watch = Watch::new(SPIN);
         while self.done < self.posted {
             if self.poll(control)? { watch.hit() } else { watch.miss(self.endpoint, control)? }
         }

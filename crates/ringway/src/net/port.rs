@@ -20,6 +20,8 @@ use crate::transport::verbs::select::{self, Chosen};
 const INLINE_WISHES: [u32; 3] = [220, 64, 0];
 /// Reads under way on a connection.
 const READS_MOST: u8 = 16;
+/// Misses from one offer of the processor to the next.
+const YIELD: u32 = 16;
 /// Nothing moves for so long: it never will.
 const STALL: Duration = Duration::from_secs(60);
 
@@ -235,32 +237,32 @@ impl Endpoint {
 
 /// Looks at the clock and the other side now and then, while nothing comes.
 pub(super) struct Watch {
+    /// Misses until the processor is offered to others: few processors run both sides, and perhaps
+    /// the device itself.
+    spin: u32,
     misses: u32,
     /// When it was first looked at.
     since: Option<Instant>,
 }
 
 impl Watch {
-    /// Misses until the processor is offered to others: few processors run both sides, and perhaps
-    /// the device itself.
-    const SPIN: u32 = 512;
     const LOOK: u32 = 1 << 14;
 
-    pub(super) fn new() -> Self {
-        Self { misses: 0, since: None }
+    pub(super) fn new(spin: u32) -> Self {
+        Self { spin, misses: 0, since: None }
     }
 
     /// Something came.
     #[inline]
     pub(super) fn hit(&mut self) {
-        *self = Self::new();
+        *self = Self::new(self.spin);
     }
 
     /// Nothing came.
     #[inline]
     pub(super) fn miss(&mut self, endpoint: &Endpoint, control: &Control) -> Result<()> {
         self.misses = self.misses.wrapping_add(1).max(1);
-        if self.misses > Self::SPIN && self.misses.is_multiple_of(64) {
+        if self.misses > self.spin && self.misses.is_multiple_of(YIELD) {
             std::thread::yield_now();
         }
         if self.misses.is_multiple_of(Self::LOOK) {

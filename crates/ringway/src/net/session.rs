@@ -76,9 +76,10 @@ pub fn serve(
     tell: &mut dyn FnMut(&str),
 ) -> Result<()> {
     let accepted = server.listener.accept();
-    let (stream, peer) = accepted.map_err(|error| Error::system("accepting a client", error))?;
+    let (stream, _) = accepted.map_err(|error| Error::system("accepting a client", error))?;
     keep_alive(&stream);
     let mut control = Control::new(stream)?;
+    let peer = control.peer();
     let test = match control.hear(ANSWER)? {
         Message::Hello { version: VERSION, test } => test,
         Message::Hello { version, .. } => {

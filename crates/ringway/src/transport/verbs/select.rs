@@ -115,10 +115,13 @@ pub(crate) fn gid(wanted: &Wanted, port: &Port, table: &[GidEntry]) -> Result<Ch
     if let Some(range) = wanted.range {
         reason += &format!(", in {range}");
     }
+    let class = |gid: Gid| (is_link_local(gid), is_ipv6(gid));
+    let alike = fit.iter().filter(|entry| class(entry.gid) == class(best.gid)).count();
+    if alike > 1 {
+        reason += &format!(", the lowest index of {alike}");
+    }
     if is_link_local(best.gid) {
-        reason += ": there is no routable one, so peers must be in the same subnet";
-    } else if fit.len() > 1 {
-        reason += if is_ipv6(best.gid) { ", the first routable one" } else { ", the first such" };
+        reason += "; there is no routable one, so peers must be in the same subnet";
     }
     chosen(best, reason)
 }
@@ -307,7 +310,11 @@ mod tests {
     fn the_usual_table_gives_its_routable_ipv4_of_version_2() {
         let found = gid(&Wanted::default(), &roce(), &usual()).unwrap();
         assert_eq!((found.index, found.kind), (3, GidKind::RoceV2));
-        assert_eq!(found.reason, "RoCE v2, routable IPv4, the first such");
+        assert_eq!(found.reason, "RoCE v2, routable IPv4");
+        let mut more = usual();
+        more.push(entry(9, "10.1.2.4", GidKind::RoceV2));
+        let found = gid(&Wanted::default(), &roce(), &more).unwrap();
+        assert_eq!(found.reason, "RoCE v2, routable IPv4, the lowest index of 2");
     }
 
     #[test]
@@ -332,7 +339,7 @@ mod tests {
         ];
         let found = gid(&Wanted::default(), &roce(), &table).unwrap();
         assert_eq!(found.index, 2);
-        assert_eq!(found.reason, "RoCE v2, routable IPv6, the first routable one");
+        assert_eq!(found.reason, "RoCE v2, routable IPv6");
         let alone = gid(&Wanted::default(), &roce(), &table[..1]).unwrap();
         assert!(alone.reason.contains("same subnet"), "{}", alone.reason);
         let link_local_v4 =
