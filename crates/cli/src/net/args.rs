@@ -65,7 +65,7 @@ seen by its last byte, which wants an adapter that delivers in order."
 )]
 pub(crate) struct MeasureArgs {
     /// Host of the server
-    #[arg(value_name = "HOST", conflicts_with = "server")]
+    #[arg(value_name = "HOST", conflicts_with_all = ["server", "keep"])]
     pub(crate) host: Option<String>,
     /// Be the server
     #[arg(long)]

@@ -41,7 +41,7 @@ fn measured(args: &[&str]) -> (Finished, Finished) {
 fn wrong_arguments_say_what_is_right() {
     refused(&["bw"], "--server");
     refused(&["bw", "node1", "--server"], "cannot be used with");
-    refused(&["bw", "node1", "--keep"], "--server");
+    refused(&["bw", "node1", "--keep"], "cannot be used with");
     refused(&["bw", "node1", "-b", "2K", "-e", "1K"], "not above -e");
     refused(&["bw", "node1", "--device", "mlx5_0:x"], "mlx5_0:1 for its port 1");
     refused(&["bw", "node1", "--transport", "tcp", "-o", "read"], "there is no read over it");
