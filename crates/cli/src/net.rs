@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use ringway::config::{Config, Environment, RdmaSettings};
-use ringway::net::{self, Kind, Row, Server};
+use ringway::net::{self, Kind, Row, Server, Transport};
 use serde_json::json;
 
 use crate::output;
@@ -59,6 +59,9 @@ fn measure(args: &MeasureArgs, kind: Kind, mut rdma: RdmaSettings) -> anyhow::Re
     let mut places = Vec::new();
     let mut rows = Vec::new();
     let mut tell = |place: &str| {
+        if places.is_empty() && !args.json {
+            print(&table::title(&test));
+        }
         places.push(place.to_owned());
         if !args.json {
             print(&format!("# {place}"));
@@ -74,11 +77,14 @@ fn measure(args: &MeasureArgs, kind: Kind, mut rdma: RdmaSettings) -> anyhow::Re
         }
         rows.push(row.clone());
     };
-    if !args.json {
-        print(&table::title(&test));
-    }
     let server = (host.as_str(), args.port);
-    net::measure(server, &test, &rdma, args.device.as_ref(), &mut tell, &mut row)?;
+    let outcome = net::measure(server, &test, &rdma, args.device.as_ref(), &mut tell, &mut row);
+    if let Err(error) = outcome {
+        if test.transport == Transport::Rdma && net::devices(&rdma).is_err() {
+            bail!("{error}; or measure sockets: --transport tcp");
+        }
+        return Err(error.into());
+    }
     if args.json {
         let document = json!({
             "tool": "ringway net",

@@ -10,9 +10,9 @@ use crate::ffi::verbs::{Completion, Flags, Request};
 use crate::net::device::failed;
 
 /// Requests posted by one call.
-const CHAIN: usize = 16;
+const CHAIN: usize = 8;
 /// Empty looks before the processor is offered to others; there is work under way meanwhile.
-const SPIN: u32 = 32;
+const SPIN: u32 = 512;
 /// Identifies completions of receives.
 const RECEIVE: u64 = 1 << 63;
 
@@ -87,7 +87,7 @@ impl<'a> Running<'a> {
     /// Posts what there is room for on a lane. One in a few is signalled, and the last.
     fn post(&mut self, index: usize) -> Result<()> {
         let depth = u64::from(self.endpoint.depth);
-        let every = (depth / 4).max(1);
+        let every = (depth / 8).max(1);
         let lane = &mut self.lanes[index];
         let (operation, local) =
             self.endpoint.message(self.flow.operation, self.peer, self.flow.bytes);

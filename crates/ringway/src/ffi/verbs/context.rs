@@ -67,7 +67,12 @@ impl Device {
         // SAFETY: `many` is a place for one number.
         let raw = unsafe { (verbs.get_device_list)(&raw mut many) };
         if raw.is_null() {
-            return Err(VerbsError::NoDevice(std::io::Error::last_os_error().to_string()));
+            let error = std::io::Error::last_os_error();
+            let why = match error.raw_os_error() {
+                Some(libc::ENOSYS) => "the kernel has no verbs loaded".to_owned(),
+                _ => error.to_string(),
+            };
+            return Err(VerbsError::NoDevice(why));
         }
         let list = Arc::new(List { raw, verbs: Arc::clone(verbs) });
         let mut devices = Vec::new();
