@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 use crate::doctor::DoctorArgs;
 use crate::env::EnvArgs;
 use crate::launch::rank_exec::RankExecArgs;
+use crate::net::NetArgs;
 use crate::perf::args::PerfArgs;
 use crate::plan::PlanArgs;
 use crate::plan::explain::ExplainArgs;
@@ -17,7 +18,7 @@ use crate::run::args::RunArgs;
 use crate::snapshot::SnapshotArgs;
 use crate::topo::TopoArgs;
 use crate::tune::TuneArgs;
-use crate::{doctor, env, launch, output, perf, plan, run, snapshot, topo, tune};
+use crate::{doctor, env, launch, net, output, perf, plan, run, snapshot, topo, tune};
 
 /// Help is laid out for this width, however wide the terminal is.
 const HELP_COLUMNS: usize = 80;
@@ -35,6 +36,8 @@ const HELP_COLUMNS: usize = 80;
   ringway explain all_reduce -n 4         candidates, prices, the choice
   ringway tune                            measure this machine, keep it
   ringway topo                            GPUs, NICs, what is between them
+  ringway net gids                        RDMA addresses, which is used
+  ringway net bw node1                    bandwidth to another host
   ringway plan verify                     prove every algorithm
   ringway env                             settings, sources, mistakes
   ringway doctor                          what is wrong with this machine
@@ -56,6 +59,7 @@ pub(crate) enum Command {
     Explain(ExplainArgs),
     Tune(TuneArgs),
     Topo(TopoArgs),
+    Net(NetArgs),
     Env(EnvArgs),
     Doctor(DoctorArgs),
     Snapshot(SnapshotArgs),
@@ -74,6 +78,7 @@ impl Command {
             Self::Explain(args) => plan::explain::run(args, &mut output::Stdout),
             Self::Tune(args) => tune::run(args),
             Self::Topo(args) => topo::run(args),
+            Self::Net(args) => net::run(args),
             Self::Env(args) => env::run(args),
             Self::Doctor(args) => doctor::run(args),
             Self::Snapshot(args) => snapshot::run(args),
@@ -90,6 +95,7 @@ impl Command {
             Self::Explain(_) => "explain",
             Self::Tune(_) => "tune",
             Self::Topo(_) => "topo",
+            Self::Net(_) => "net",
             Self::Env(_) => "env",
             Self::Doctor(_) => "doctor",
             Self::Snapshot(_) => "snapshot",
@@ -108,15 +114,21 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// The texts of a command and of all below it.
+    fn helps(command: &mut clap::Command, texts: &mut Vec<String>) {
+        texts.push(command.render_long_help().to_string());
+        texts.push(command.render_help().to_string());
+        for below in command.get_subcommands_mut() {
+            helps(below, texts);
+        }
+    }
+
     #[test]
     fn every_help_text_fits_80_columns() {
         let mut root = Cli::command();
         root.build();
-        let mut texts = vec![root.render_long_help().to_string()];
-        for sub in root.get_subcommands_mut() {
-            texts.push(sub.render_long_help().to_string());
-            texts.push(sub.render_help().to_string());
-        }
+        let mut texts = Vec::new();
+        helps(&mut root, &mut texts);
         for line in texts.iter().flat_map(|text| text.lines()) {
             assert!(line.chars().count() <= HELP_COLUMNS, "too wide: {line:?}");
         }

@@ -8,6 +8,7 @@ mod args;
 mod doctor;
 mod env;
 mod launch;
+mod net;
 mod output;
 mod perf;
 mod plan;

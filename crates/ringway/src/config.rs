@@ -34,6 +34,7 @@ mod filter;
 mod load;
 mod names;
 mod parse;
+mod rdma;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,7 @@ pub use doc::markdown;
 pub use file::Environment;
 pub use filter::{AlgorithmFilter, InterfaceFilter};
 pub use parse::{format_bytes, format_duration, parse_bytes, parse_duration};
+pub use rdma::{AddressRange, RdmaSettings};
 pub use value::{
     AddressFamily, ColorChoice, DebugLevel, HostPort, LogFile, Requirement, Secret, Subsystem,
     Subsystems, TransportChoice, TuningChoice,
@@ -174,6 +176,8 @@ pub struct Config {
     socket_threads: Option<u32>,
     /// `NCCL_NSOCKS_PERTHREAD`; see [`Self::sockets_per_peer`].
     sockets_per_thread: Option<u32>,
+    /// `NCCL_IB_…`.
+    pub rdma: RdmaSettings,
     /// `NCCL_BUFFSIZE`; see [`Self::scratch_bytes`].
     buffer_bytes: u64,
     /// `RINGWAY_MAX_BYTES`.
@@ -257,6 +261,7 @@ impl Default for Config {
             family: None,
             socket_threads: None,
             sockets_per_thread: None,
+            rdma: RdmaSettings::default(),
             buffer_bytes: 4 << 20,
             max_bytes: None,
             chunk_bytes: None,

@@ -12,6 +12,7 @@ use libloading::Library;
 pub(crate) mod cuda;
 pub(crate) mod nvml;
 pub(crate) mod nvrtc;
+pub(crate) mod verbs;
 
 /// Why a library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

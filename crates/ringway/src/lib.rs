@@ -28,6 +28,7 @@ mod ffi;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod log;
+pub mod net;
 mod os;
 pub mod reduce;
 mod sync;

@@ -19,6 +19,7 @@
 
 pub(crate) mod shm;
 pub(crate) mod tcp;
+pub(crate) mod verbs;
 
 use std::os::fd::BorrowedFd;
 

@@ -161,8 +161,8 @@ mod tests {
 
     #[test]
     fn one_is_explained_whatever_its_case() {
-        let text = explain(&named("nccl_ib_timeout").unwrap(), 80);
-        assert!(text.contains("20") && text.contains("does not read it"), "{text}");
+        let text = explain(&named("nccl_ib_mqp_retry_cnt").unwrap(), 80);
+        assert!(text.contains("34") && text.contains("does not read it"), "{text}");
         let text = explain(&named("NCCL_SOCKET_IFNAME").unwrap(), 80);
         assert!(text.contains("Network interfaces for sockets"), "{text}");
         assert!(named("NCCL_NOPE").is_none());

@@ -15,6 +15,7 @@ fn help_ends_with_examples() {
         &["env", "lint", "--help"],
         &["env", "suggest", "--help"],
         &["topo", "--help"],
+        &["net", "--help"],
         &["snapshot", "--help"],
     ] {
         let done = finish(&mut ringway(args));

@@ -12,6 +12,7 @@ mod hosts;
 mod jobs;
 mod logs;
 mod need;
+mod net;
 mod perf;
 mod plan;
 mod process;

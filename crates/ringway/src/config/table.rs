@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Config;
 use super::filter::{self, AlgorithmFilter, InterfaceFilter};
 use super::parse::{self, Problem, Remark};
+use super::rdma::{self, AddressRange};
 use super::value::{
     AddressFamily, ColorChoice, DebugLevel, HostPort, LogFile, Requirement, Secret, Subsystems,
     TransportChoice, TuningChoice,
@@ -34,6 +35,7 @@ pub(super) type Outcome = Result<Vec<Remark>, Problem>;
 
 const IDENTITY: &str = "Who this rank is and where the ranks meet";
 const TRANSPORT: &str = "How bytes travel";
+const RDMA: &str = "RDMA";
 const MEMORY: &str = "Memory and speed";
 const PROMISES: &str = "Promises";
 const LOG: &str = "Log";
@@ -174,6 +176,52 @@ pub(super) static TABLE: &[Entry] = &[
         "See NCCL_SOCKET_NTHREADS.",
         |c, v| put(&mut c.sockets_per_thread, parse::number(v, 1..=64).map(Some)),
         |c| or_unset(c.sockets_per_thread.as_ref())),
+
+    entry(RDMA, "NCCL_IB_HCA", "list of devices or devices:port; = exact, ^ exclude",
+        "RDMA ports that may be used: `mlx5` is every device whose name starts so, `=mlx5_0:1,mlx5_1` \
+         exactly these, `^mlx5_2` all others. The marks count for the whole list.",
+        |c, v| put_remarked(&mut c.rdma.hca, rdma::hca(v)),
+        |c| or_empty(&c.rdma.hca)),
+    entry(RDMA, "NCCL_IB_GID_INDEX", "auto (or -1), or 0 to 255",
+        "Which address of a port's table is used; `ringway net gids` shows them. auto: on RoCE one of the \
+         version wanted, routable before link-local, IPv4 before IPv6; on InfiniBand the first, or one \
+         that routers forward.",
+        |c, v| put(&mut c.rdma.gid_index, rdma::gid_index(v)),
+        |c| or_auto(c.rdma.gid_index.as_ref())),
+    entry(RDMA, "NCCL_IB_ADDR_FAMILY", "AF_INET or AF_INET6",
+        "Family of the address chosen on RoCE. Unlike NCCL, either is taken where unset, so that IPv6 \
+         alone works; and where it is set nothing else is.",
+        |c, v| put(&mut c.rdma.family, AddressFamily::parse(v).map(Some)),
+        |c| c.rdma.family.map_or("any", AddressFamily::name).to_owned()),
+    entry(RDMA, "NCCL_IB_ADDR_RANGE", "network such as 10.0.0.0/8",
+        "The address chosen on RoCE is of this network.",
+        |c, v| put(&mut c.rdma.range, AddressRange::parse(v).map(Some)),
+        |c| or_unset(c.rdma.range.as_ref())),
+    entry(RDMA, "NCCL_IB_ROCE_VERSION_NUM", "1 or 2",
+        "Version of RoCE of the address chosen. Version 1 is not routed.",
+        |c, v| put(&mut c.rdma.roce_version, parse::number(v, 1..=2)),
+        |c| c.rdma.roce_version.to_string()),
+    entry(RDMA, "NCCL_IB_TIMEOUT", "0 to 31",
+        "An adapter sends a packet again that was not acknowledged in 4.096 µs · 2^n; 20 is 4.3 s, 0 waits \
+         for ever.",
+        |c, v| put(&mut c.rdma.timeout, parse::number(v, 0..=31)),
+        |c| c.rdma.timeout.to_string()),
+    entry(RDMA, "NCCL_IB_RETRY_CNT", "0 to 7",
+        "How often an adapter sends a packet again before the connection fails.",
+        |c, v| put(&mut c.rdma.retries, parse::number(v, 0..=7)),
+        |c| c.rdma.retries.to_string()),
+    entry(RDMA, "NCCL_IB_SL", "0 to 15",
+        "Service level of connections, on InfiniBand.",
+        |c, v| put(&mut c.rdma.service_level, parse::number(v, 0..=15)),
+        |c| c.rdma.service_level.to_string()),
+    entry(RDMA, "NCCL_IB_TC", "0 to 255",
+        "Traffic class of connections: on RoCE v2 the byte with DSCP and ECN, so DSCP times 4.",
+        |c, v| put(&mut c.rdma.traffic_class, parse::number(v, 0..=255)),
+        |c| c.rdma.traffic_class.to_string()),
+    entry(RDMA, "NCCL_IB_PKEY", "0 to 65535",
+        "Index of the partition key in the port's table.",
+        |c, v| put(&mut c.rdma.pkey_index, parse::number(v, 0..=65535)),
+        |c| c.rdma.pkey_index.to_string()),
 
     entry(MEMORY, "NCCL_BUFFSIZE", "bytes, 64K to 1G",
         "Scratch memory of a rank. Unlike NCCL's, it is not multiplied by connections and \
@@ -373,6 +421,10 @@ fn assign_tuning(config: &mut Config, value: &str) -> Outcome {
 
 fn or_unset<T: ToString>(value: Option<&T>) -> String {
     value.map_or_else(|| "unset".to_owned(), ToString::to_string)
+}
+
+fn or_empty<T: ToString>(value: &T) -> String {
+    Some(value.to_string()).filter(|text| !text.is_empty()).unwrap_or_else(|| "unset".to_owned())
 }
 
 fn or_auto<T: ToString>(value: Option<&T>) -> String {

@@ -67,6 +67,18 @@ fn good_values_are_taken_without_a_word() {
         ("NCCL_SOCKET_FAMILY", "af_inet6", "AF_INET6"),
         ("NCCL_SOCKET_NTHREADS", "4", "4"),
         ("NCCL_NSOCKS_PERTHREAD", "8", "8"),
+        ("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1", "=mlx5_0:1,mlx5_1"),
+        ("NCCL_IB_GID_INDEX", "3", "3"),
+        ("NCCL_IB_GID_INDEX", "-1", "auto"),
+        ("NCCL_IB_ADDR_FAMILY", "AF_INET6", "AF_INET6"),
+        ("NCCL_IB_ADDR_RANGE", "fd00::/8", "fd00::/8"),
+        ("NCCL_IB_ADDR_RANGE", "10.0.0.1", "10.0.0.1/32"),
+        ("NCCL_IB_ROCE_VERSION_NUM", "1", "1"),
+        ("NCCL_IB_TIMEOUT", "22", "22"),
+        ("NCCL_IB_RETRY_CNT", "6", "6"),
+        ("NCCL_IB_SL", "3", "3"),
+        ("NCCL_IB_TC", "106", "106"),
+        ("NCCL_IB_PKEY", "1", "1"),
         ("NCCL_BUFFSIZE", "8388608", "8M"),
         ("RINGWAY_MAX_BYTES", "1.5G", "1536M"),
         ("RINGWAY_CHUNK_BYTES", "512KiB", "512K"),
@@ -190,7 +202,7 @@ fn names_are_known_unknown_or_of_others() {
         ("NCCL_IB_GID_INDX", "3"),
         ("RINGWAY_TRANSPROT", "shm"),
         ("NCCL_QUITE_SOMETHING_ELSE", "1"),
-        ("NCCL_IB_HCA", "mlx5_0"),
+        ("NCCL_IB_MERGE_NICS", "0"),
         ("NCCL_VERSION", "2.30"),
         ("NCCL_TESTS_DEVICE", "0"),
         ("RCCL_X", "1"),
@@ -207,11 +219,13 @@ fn names_are_known_unknown_or_of_others() {
         ]
     );
     assert_eq!(config.notes.len(), 1);
-    assert!(config.notes[0].text.starts_with("NCCL_IB_HCA is set but has no effect in ringway "));
+    assert!(
+        config.notes[0].text.starts_with("NCCL_IB_MERGE_NICS is set but has no effect in ringway ")
+    );
     assert_eq!(config.source("NCCL_DEBUG"), Source::Default);
     assert!(!TABLE.iter().any(|entry| names::has_no_effect(entry.name)));
     let mut config = Config::default();
-    assert!(config.set("NCCL_IB_HCA", "mlx5_0", Source::CommandLine).is_ok());
+    assert!(config.set("NCCL_IB_MERGE_NICS", "0", Source::CommandLine).is_ok());
     let error = config.set("NCCL_DEBGU", "INFO", Source::CommandLine).unwrap_err();
     assert_eq!(error.to_string(), "NCCL_DEBGU: unknown; did you mean NCCL_DEBUG?");
     assert!(config.set("PATH", "x", Source::CommandLine).is_err());

@@ -125,7 +125,7 @@ fn settings_are_said_once_and_secrets_never() {
     let config = config(&[
         ("NCCL_DEBUG", "INFO"),
         ("NCCL_SOCKET_IFNAME", "eth0"),
-        ("NCCL_IB_TIMEOUT", "20"),
+        ("NCCL_IB_MERGE_NICS", "0"),
         ("NCCL_IB_GID_INDX", "3"),
         ("RINGWAY_SECRET", "correct horse battery staple"),
         ("RINGWAY_LANES", "99"),
@@ -134,7 +134,7 @@ fn settings_are_said_once_and_secrets_never() {
     for line in [
         "NCCL INFO NCCL_SOCKET_IFNAME set by environment to eth0.\n",
         "NCCL INFO RINGWAY_SECRET set by environment to (redacted).\n",
-        "NCCL INFO NCCL_IB_TIMEOUT is set but has no effect in ringway",
+        "NCCL INFO NCCL_IB_MERGE_NICS is set but has no effect in ringway",
         "NCCL WARN NCCL_IB_GID_INDX: unknown; did you mean NCCL_IB_GID_INDEX?\n",
         "NCCL WARN RINGWAY_LANES=99: not from 1 to 16, nor auto; using 16\n",
     ] {

@@ -1,0 +1,97 @@
+//! Settings of RDMA ports and connections, under NCCL's names.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use super::parse::{self, Problem, Remark};
+use super::value::AddressFamily;
+use crate::plan::topology::hca::HcaFilter;
+
+/// What `NCCL_IB_…` says of ports, addresses and connections.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RdmaSettings {
+    /// `NCCL_IB_HCA`: devices and ports that may be used.
+    pub hca: HcaFilter,
+    /// `NCCL_IB_GID_INDEX`; chosen where unset.
+    pub gid_index: Option<u8>,
+    /// `NCCL_IB_ADDR_FAMILY`; either where unset.
+    pub family: Option<AddressFamily>,
+    /// `NCCL_IB_ADDR_RANGE`; any where unset.
+    pub range: Option<AddressRange>,
+    /// `NCCL_IB_ROCE_VERSION_NUM`.
+    pub roce_version: u8,
+    /// `NCCL_IB_TIMEOUT`: 4.096 µs · 2^n until a packet is sent again.
+    pub timeout: u8,
+    /// `NCCL_IB_RETRY_CNT`: how often.
+    pub retries: u8,
+    /// `NCCL_IB_SL`.
+    pub service_level: u8,
+    /// `NCCL_IB_TC`.
+    pub traffic_class: u8,
+    /// `NCCL_IB_PKEY`: index of the partition key.
+    pub pkey_index: u16,
+}
+
+impl Default for RdmaSettings {
+    fn default() -> Self {
+        Self {
+            hca: HcaFilter::default(),
+            gid_index: None,
+            family: None,
+            range: None,
+            roce_version: 2,
+            timeout: 20,
+            retries: 7,
+            service_level: 0,
+            traffic_class: 0,
+            pkey_index: 0,
+        }
+    }
+}
+
+/// Addresses that begin alike: `10.0.0.0/8`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressRange {
+    /// An address of them.
+    pub address: IpAddr,
+    /// How many bits are alike.
+    pub bits: u8,
+}
+
+impl AddressRange {
+    pub(super) fn parse(text: &str) -> Result<Self, Problem> {
+        let wrong = || Problem::new("not a network such as 10.0.0.0/8 or fd00::/8");
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits.parse::<u8>().map_err(|_| wrong())?)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.trim().parse().map_err(|_| wrong())?;
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let bits = bits.unwrap_or(most);
+        if bits > most {
+            return Err(Problem::new(format!("an address has {most} bits, not {bits}")));
+        }
+        Ok(Self { address, bits })
+    }
+}
+
+impl fmt::Display for AddressRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.address, self.bits)
+    }
+}
+
+/// `NCCL_IB_HCA`, with what is odd about it.
+pub(super) fn hca(text: &str) -> Result<(HcaFilter, Vec<Remark>), Problem> {
+    let filter = HcaFilter::parse(text);
+    let remarks = filter.remarks().into_iter().map(Remark::Warning).collect();
+    Ok((filter, remarks))
+}
+
+/// `NCCL_IB_GID_INDEX`: -1 chooses.
+pub(super) fn gid_index(text: &str) -> Result<Option<u8>, Problem> {
+    match text {
+        "-1" => Ok(None),
+        _ => parse::auto(text, |text| parse::number(text, 0..=255u8)),
+    }
+}

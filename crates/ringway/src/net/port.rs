@@ -1,0 +1,343 @@
+//! One end of an RDMA measurement: a port, a buffer, and connected queue pairs.
+//!
+//! The buffer has two halves: the first is sent and read from, the second received and written into.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::control::{Control, End};
+use super::device::{failed, wanted};
+use super::test::{Operation, PortName, Test};
+use crate::config::RdmaSettings;
+use crate::error::{Error, ErrorKind, Result};
+use crate::ffi::verbs::{
+    Access, Capacity, Completion, Context, Cq, Gid, LinkLayer, Memory, Mr, Mtu, Part, Path, Pd,
+    Port, Qp, Remote, Verbs,
+};
+use crate::transport::verbs::select::{self, Chosen};
+
+/// Bytes to post inline, if the device can; perftest's number for writes.
+const INLINE_WISHES: [u32; 3] = [220, 64, 0];
+/// Reads under way on a connection.
+const READS_MOST: u8 = 16;
+/// Misses from one offer of the processor to the next.
+const YIELD: u32 = 16;
+/// Nothing moves for so long: it never will.
+const STALL: Duration = Duration::from_secs(60);
+
+/// The other side's buffer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer {
+    address: u64,
+    key: u32,
+}
+
+/// One end.
+pub(super) struct Endpoint {
+    context: Arc<Context>,
+    port: Port,
+    chosen: Chosen,
+    settings: RdmaSettings,
+    pub(super) cq: Arc<Cq>,
+    pub(super) memory: Arc<Memory>,
+    mr: Mr,
+    pub(super) queue_pairs: Vec<(Qp, u32)>,
+    reads: (u8, u8),
+    half: usize,
+    pub(super) depth: u32,
+}
+
+impl Endpoint {
+    /// Opens a port, the one that is named or the first that can be used.
+    pub(super) fn open(
+        settings: &RdmaSettings,
+        name: Option<&PortName>,
+        test: &Test,
+    ) -> Result<Self> {
+        let (context, port, chosen) = find(settings, name)?;
+        let limits = context.limits().map_err(failed)?;
+        let depth = test.depth.min(limits.requests.max(1));
+        let pd = Pd::new(&context).map_err(failed)?;
+        let entries = (2 * depth * test.lanes).min(limits.completions.max(1));
+        let cq = Cq::new(&context, entries, None).map_err(failed)?;
+        let half = test.bytes_most().max(1).next_multiple_of(4096);
+        let memory = Memory::new(2 * half)
+            .map_err(|error| Error::system(format!("a buffer of {} bytes", 2 * half), error))?;
+        let memory = Arc::new(memory);
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        // Latency is seen by the bytes themselves, which then must come in order.
+        let access = match test.kind {
+            super::Kind::Bandwidth => access | Access::RELAXED_ORDERING,
+            super::Kind::Latency => access,
+        };
+        let mr = memory.register(&pd, access).map_err(failed)?;
+        let mut queue_pairs = Vec::new();
+        for _ in 0..test.lanes {
+            let psn = random() & 0xff_ffff;
+            queue_pairs.push((queue_pair(&pd, &cq, depth)?, psn));
+        }
+        let reads = (limits.reads_asked.min(READS_MOST), limits.reads_answered.min(READS_MOST));
+        let settings = settings.clone();
+        Ok(Self {
+            context,
+            port,
+            chosen,
+            settings,
+            cq,
+            memory,
+            mr,
+            queue_pairs,
+            reads,
+            half,
+            depth,
+        })
+    }
+
+    /// `mlx5_0:1 GID 3 (::ffff:10.1.2.3), RoCE v2, routable IPv4`.
+    pub(super) fn place(&self) -> String {
+        let Chosen { index, gid, reason, .. } = &self.chosen;
+        let mtu = Mtu::from_number(self.port.active_mtu).map_or(0, Mtu::bytes);
+        let (device, port) = (self.context.name(), self.port.number);
+        format!("{device}:{port} MTU {mtu}, GID {index} {gid} ({reason})")
+    }
+
+    pub(super) fn end(&self) -> End {
+        End::Rdma {
+            gid: self.chosen.gid.0,
+            lid: self.port.lid,
+            infiniband: self.port.link_layer == LinkLayer::InfiniBand,
+            mtu: self.port.active_mtu,
+            reads_answered: self.reads.1,
+            queue_pairs: self.queue_pairs.iter().map(|(qp, psn)| (qp.number(), *psn)).collect(),
+            address: self.mr.base(),
+            key: self.mr.remote_key(),
+        }
+    }
+
+    /// Connects every queue pair with its like.
+    pub(super) fn connect(&self, end: &End) -> Result<Peer> {
+        let End::Rdma { gid, lid, infiniband, mtu, reads_answered, queue_pairs, address, key } =
+            end
+        else {
+            return Err(Error::new(ErrorKind::Remote, "the other side offers TCP, not RDMA"));
+        };
+        let ours = self.port.link_layer == LinkLayer::InfiniBand;
+        if ours != *infiniband {
+            let name = |infiniband: bool| if infiniband { "InfiniBand" } else { "Ethernet" };
+            let text = format!("{} cannot talk to {}", name(ours), name(*infiniband));
+            return Err(Error::usage(format!("{}: {text}", self.context.name())));
+        }
+        if queue_pairs.len() != self.queue_pairs.len() {
+            return Err(Error::new(
+                ErrorKind::Remote,
+                "the other side has not as many queue pairs",
+            ));
+        }
+        let mtu = Mtu::from_number((*mtu).min(self.port.active_mtu));
+        let mtu = mtu.ok_or_else(|| Error::new(ErrorKind::Remote, "no MTU fits both sides"))?;
+        let settings = &self.settings;
+        for ((qp, psn), (remote_qp, remote_psn)) in self.queue_pairs.iter().zip(queue_pairs) {
+            let path = Path {
+                port: self.port.number,
+                gid_index: self.chosen.index,
+                pkey_index: settings.pkey_index,
+                remote_gid: Gid(*gid),
+                remote_lid: *lid,
+                remote_qp: *remote_qp,
+                global: self.port.global_route_needed || gid[..8] != self.chosen.gid.0[..8],
+                receive_psn: *remote_psn,
+                send_psn: *psn,
+                mtu,
+                service_level: settings.service_level,
+                traffic_class: settings.traffic_class,
+                flow_label: 0,
+                hop_limit: 64,
+                timeout: settings.timeout,
+                retries: settings.retries,
+                rnr_retries: 7,
+                rnr_timer: 12,
+                reads_asked: self.reads.0.min(*reads_answered),
+                reads_answered: self.reads.1,
+                access: Access::REMOTE_WRITE | Access::REMOTE_READ,
+            };
+            qp.connect(&path).map_err(failed)?;
+        }
+        Ok(Peer { address: *address, key: *key })
+    }
+
+    /// What a message of an operation is, and the memory of it here.
+    pub(super) fn message(
+        &self,
+        operation: Operation,
+        peer: Peer,
+        bytes: usize,
+    ) -> (crate::ffi::verbs::Operation, Part<'_>) {
+        use crate::ffi::verbs::Operation as Verb;
+        let at = |offset: usize| Remote { address: peer.address + offset as u64, key: peer.key };
+        match operation {
+            Operation::Write => (Verb::Write(at(self.half)), self.mr.part(0, bytes)),
+            Operation::Read => (Verb::Read(at(0)), self.mr.part(self.half, bytes)),
+            Operation::Send => (Verb::Send, self.mr.part(0, bytes)),
+        }
+    }
+
+    /// Where messages are received.
+    pub(super) fn receive_part(&self, bytes: usize) -> Part<'_> {
+        self.mr.part(self.half, bytes)
+    }
+
+    /// Offset of the half that is received into.
+    pub(super) fn received(&self) -> usize {
+        self.half
+    }
+
+    /// Fills what is sent with the pattern of that size, and what is received into with anything else.
+    pub(super) fn prepare(&self, bytes: usize) {
+        let wanted = pattern(bytes);
+        self.memory.write(0, &wanted);
+        let other: Vec<u8> = wanted.iter().map(|byte| !byte).collect();
+        self.memory.write(self.half, &other);
+    }
+
+    /// What is wrong with the bytes that came, if anything.
+    pub(super) fn verify(&self, bytes: usize) -> Option<String> {
+        let mut found = vec![0; bytes];
+        self.memory.read(self.half, &mut found);
+        let wanted = pattern(bytes);
+        let at = found.iter().zip(&wanted).position(|(found, wanted)| found != wanted)?;
+        let (got, right) = (found[at], wanted[at]);
+        Some(format!("byte {at} of {bytes} is {got:#04x}, not {right:#04x}"))
+    }
+
+    /// A completion that failed, as an error.
+    pub(super) fn failure(&self, completion: &Completion, peer: &Control) -> Error {
+        let status = completion.status();
+        let (device, port) = (self.context.name(), self.port.number);
+        let text = format!(
+            "{device}:{port} (GID {} {}) to {}: {status}, vendor error {:#x}; {}; see `rdma statistic`, ethtool -S and `ringway doctor` on both hosts",
+            self.chosen.index,
+            self.chosen.gid,
+            peer.peer(),
+            completion.vendor_error(),
+            status.cause(),
+        );
+        Error::new(ErrorKind::Remote, text)
+    }
+
+    /// Nothing moves any more, as an error.
+    fn stalled(&self, control: &Control) -> Error {
+        let (device, port) = (self.context.name(), self.port.number);
+        let text = format!(
+            "{device}:{port} to {}: nothing moved for {STALL:?}; is the path between the two ports open (GID, VLAN, MTU, UDP 4791), and is NCCL_IB_TIMEOUT not too long?",
+            control.peer()
+        );
+        Error::new(ErrorKind::Timeout, text)
+    }
+}
+
+/// Looks at the clock and the other side now and then, while nothing comes.
+pub(super) struct Watch {
+    /// Misses until the processor is offered to others: few processors run both sides, and perhaps
+    /// the device itself.
+    spin: u32,
+    misses: u32,
+    /// When it was first looked at.
+    since: Option<Instant>,
+}
+
+impl Watch {
+    const LOOK: u32 = 1 << 14;
+
+    pub(super) fn new(spin: u32) -> Self {
+        Self { spin, misses: 0, since: None }
+    }
+
+    /// Something came.
+    #[inline]
+    pub(super) fn hit(&mut self) {
+        *self = Self::new(self.spin);
+    }
+
+    /// Nothing came.
+    #[inline]
+    pub(super) fn miss(&mut self, endpoint: &Endpoint, control: &Control) -> Result<()> {
+        self.misses = self.misses.wrapping_add(1).max(1);
+        if self.misses > self.spin && self.misses.is_multiple_of(YIELD) {
+            std::thread::yield_now();
+        }
+        if self.misses.is_multiple_of(Self::LOOK) {
+            control.check()?;
+            let since = *self.since.get_or_insert_with(Instant::now);
+            if since.elapsed() > STALL {
+                return Err(endpoint.stalled(control));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn queue_pair(pd: &Arc<Pd>, cq: &Arc<Cq>, depth: u32) -> Result<Qp> {
+    let mut outcome = None;
+    for inline_bytes in INLINE_WISHES {
+        let capacity = Capacity { sends: depth, receives: depth, inline_bytes };
+        match Qp::new(pd, cq, cq, None, capacity) {
+            Ok(made) => return Ok(made),
+            Err(error) => outcome = Some(error),
+        }
+    }
+    Err(outcome.map_or_else(|| Error::internal("no queue pair was tried"), failed))
+}
+
+/// The port that is named, or the first that can be used; an error that says of each why not.
+fn find(settings: &RdmaSettings, name: Option<&PortName>) -> Result<(Arc<Context>, Port, Chosen)> {
+    let mut devices = Verbs::open().and_then(|verbs| verbs.devices()).map_err(failed)?;
+    devices.sort_by(|a, b| a.name().cmp(b.name()));
+    let wanted = wanted(settings);
+    let mut whys = Vec::new();
+    for device in &devices {
+        if name.is_some_and(|name| name.device != device.name()) {
+            continue;
+        }
+        let context = match device.open() {
+            Ok(context) => context,
+            Err(error) => {
+                whys.push(error.to_string());
+                continue;
+            }
+        };
+        let ports = context.limits().map_err(failed)?.ports;
+        let numbers =
+            (1..=ports).filter(|number| name.is_none_or(|n| n.port.is_none_or(|p| p == *number)));
+        for number in numbers {
+            let port = context.port(number).map_err(failed)?;
+            let table = context.gids(&port).map_err(failed)?;
+            let usable = select::port(&wanted, device.name(), &port);
+            match usable.and_then(|()| select::gid(&wanted, &port, &table)) {
+                Ok(chosen) => return Ok((context, port, chosen)),
+                Err(why) => whys.push(format!("{}:{number}: {why}", device.name())),
+            }
+        }
+    }
+    if whys.is_empty() {
+        let known: Vec<_> = devices.iter().map(crate::ffi::verbs::Device::name).collect();
+        let named = name.map_or_else(String::new, ToString::to_string);
+        return Err(Error::argument(format!(
+            "there is no port {named}; devices are {}",
+            known.join(", ")
+        )));
+    }
+    Err(Error::new(ErrorKind::System, format!("no RDMA port can be used: {}", whys.join("; "))))
+}
+
+/// Bytes that tell places and sizes apart.
+pub(super) fn pattern(bytes: usize) -> Vec<u8> {
+    let seed = bytes.wrapping_mul(0x9e37_79b9);
+    (0..bytes).map(|at| (at.wrapping_mul(167) ^ (at >> 8) ^ seed).to_le_bytes()[0]).collect()
+}
+
+/// A number that nobody can guess.
+pub(super) fn random() -> u32 {
+    let mut bytes = [0; 4];
+    let _left_as_it_is = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
+    u32::from_ne_bytes(bytes)
+}

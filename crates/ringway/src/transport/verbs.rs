@@ -1,0 +1,3 @@
+//! RDMA: reliable connections over InfiniBand and RoCE.
+
+pub(crate) mod select;

@@ -1,0 +1,6 @@
+//! Real RDMA devices: those of the RDMA machine, where `.ci/rdma` runs this.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
+
+mod machine;
+mod net;
