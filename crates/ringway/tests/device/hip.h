@@ -32,3 +32,14 @@ inline __device__ void __syncthreads() {
 inline __device__ unsigned atomicAdd(unsigned* address, unsigned value) {
     return __hip_atomic_fetch_add(address, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
 }
+inline __device__ unsigned atomicExch(unsigned* address, unsigned value) {
+    return __hip_atomic_exchange(address, value, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+}
+inline __device__ int __syncthreads_or(int predicate) {
+    static __shared__ unsigned any;
+    if (threadIdx.x == 0) any = 0;
+    __syncthreads();
+    if (predicate) atomicExch(&any, 1u);
+    __syncthreads();
+    return any != 0;
+}
