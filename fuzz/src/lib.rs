@@ -24,13 +24,13 @@ use ringway_plan::topology::nearest::affinities;
 use ringway_plan::topology::path::Paths;
 use ringway_plan::topology::{Topology, picture, warning, xml};
 
-pub use ringway::fuzzing::{control_connection, data_connection, unique_id};
+pub use ringway::fuzzing::{control_connection, data_connection, net_message, unique_id};
 
 /// A target: takes arbitrary bytes.
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 11] = [
+pub const TARGETS: [(&str, Target); 12] = [
     ("config", config),
     ("control_connection", control_connection),
     ("control_message", control_message),
@@ -38,6 +38,7 @@ pub const TARGETS: [(&str, Target); 11] = [
     ("handshake", handshake),
     ("introduction", introduction),
     ("launcher", launcher),
+    ("net_message", net_message),
     ("plan_json", plan_json),
     ("topo_xml", topo_xml),
     ("tuning_json", tuning_json),

@@ -212,3 +212,8 @@ fn connection() -> (TcpStream, TcpStream) {
         (dialled, accepted)
     })
 }
+
+/// A line of the connection by which `ringway net` agrees with its other side.
+pub fn net_message(bytes: &[u8]) {
+    crate::net::line(bytes);
+}

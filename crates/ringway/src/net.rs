@@ -13,6 +13,8 @@ mod session;
 mod stream;
 mod test;
 
+#[cfg(fuzzing)]
+pub(crate) use control::line;
 pub use device::{AddressReport, DeviceReport, PortReport, devices};
 pub use session::{Server, measure, serve};
 pub use test::{Bandwidth, Kind, Latency, Operation, PortName, Row, Test, Transport};

@@ -35,7 +35,7 @@ pub(super) type Outcome = Result<Vec<Remark>, Problem>;
 
 const IDENTITY: &str = "Who this rank is and where the ranks meet";
 const TRANSPORT: &str = "How bytes travel";
-const RDMA: &str = "RDMA";
+const RDMA: &str = "RDMA (so far read by `ringway net` alone)";
 const MEMORY: &str = "Memory and speed";
 const PROMISES: &str = "Promises";
 const LOG: &str = "Log";

@@ -142,6 +142,19 @@ impl Control {
     }
 }
 
+/// A line as anybody may send it, for fuzzing: what is understood is said again alike, and a test is judged.
+#[cfg(fuzzing)]
+pub(crate) fn line(bytes: &[u8]) {
+    let Ok(message) = serde_json::from_slice::<Message>(bytes) else { return };
+    if let Message::Hello { test, .. } = &message {
+        let _either = test.check();
+    }
+    let said = serde_json::to_vec(&message).expect("what was read can be written");
+    let again: Message = serde_json::from_slice(&said).expect("what was written can be read");
+    // A number that is none is not equal to itself.
+    assert_eq!(format!("{again:?}"), format!("{message:?}"));
+}
+
 #[cfg(test)]
 mod tests {
     use std::net::TcpListener;
