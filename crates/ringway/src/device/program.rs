@@ -21,8 +21,10 @@ pub(super) const STEPS: usize = 40;
 pub(super) const SPANS: usize = 72;
 /// Flags between two ranks: open and done, of collectives and of messages; `RW_FLAGS`.
 pub(super) const FLAGS: usize = 4;
-/// Bytes of a card that make a block worth while.
-pub(super) const CARD_GRAIN_BYTES: u64 = 2 << 10;
+/// Bytes of a card that make a block worth while: less where cards of many ranks have little.
+pub(super) fn card_grain(ranks: u32) -> u64 {
+    (crate::plan::mapped::card_bytes(ranks) / 16).clamp(256, 2 << 10).next_multiple_of(8)
+}
 
 const SIGNAL: u32 = 1;
 const WAIT: u32 = 2;

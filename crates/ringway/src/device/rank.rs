@@ -568,7 +568,7 @@ fn blocks(problem: &Problem, way: Way, layout: Layout) -> u32 {
     if way == Way::Cards {
         let most = (0..problem.ranks).map(|rank| problem.input_count(rank)).max().unwrap_or(0);
         let bytes = (most * size).max(1);
-        let blocks = bytes.div_ceil(super::program::CARD_GRAIN_BYTES);
+        let blocks = bytes.div_ceil(super::program::card_grain(problem.ranks));
         return u32::try_from(blocks).unwrap_or(layout.blocks).min(layout.blocks);
     }
     let block = (0..problem.ranks).map(|rank| problem.block(rank).count).max().unwrap_or(0);

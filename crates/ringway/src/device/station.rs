@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::Fault;
 use super::gpu::{DeviceMemory, Gpu, PinnedMemory};
-use super::program::{CARD_GRAIN_BYTES, FLAGS, Launch, RANKS};
+use super::program::{FLAGS, Launch, RANKS, card_grain};
 use crate::ffi::cuda::{Address, IPC_BYTES, IpcHandle};
 use crate::plan::mapped;
 
@@ -43,7 +43,7 @@ impl Layout {
         // Behind the states the numbers of the cards, a word for each block.
         let cards = (state + pairs * STATE_BYTES + u64::from(blocks) * 4).next_multiple_of(256);
         // Every block has a part of a card to itself, and packets are twice as long as what they hold.
-        let part = mapped::card_bytes(ranks).div_ceil(blocks.into()).max(CARD_GRAIN_BYTES);
+        let part = mapped::card_bytes(ranks).div_ceil(blocks.into()).max(card_grain(ranks));
         let packets = 2 * part.next_multiple_of(8) * u64::from(blocks);
         // Two sets of cards in turn. In front of the maps are the numbers of launches.
         let maps = cards + 2 * u64::from(ranks) * packets + 256;
@@ -256,7 +256,7 @@ mod tests {
             for blocks in [1, 2, 3, 7, 16, 33, 64] {
                 let layout = Layout::new(ranks, blocks);
                 assert!(layout.card_bytes() >= mapped::card_bytes(ranks), "{layout:?}");
-                assert!(layout.card_bytes() >= CARD_GRAIN_BYTES * u64::from(blocks), "{layout:?}");
+                assert!(layout.card_bytes() >= card_grain(ranks) * u64::from(blocks), "{layout:?}");
             }
         }
     }
