@@ -1,3 +1,4 @@
 //! RDMA: reliable connections over InfiniBand and RoCE.
 
+mod flow;
 pub(crate) mod select;

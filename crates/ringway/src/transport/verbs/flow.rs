@@ -1,0 +1,420 @@
+//! A stream of bytes as messages in numbered slots, whatever carries them: what may be sent, what has come, what
+//! must be sent again. Pure: it knows neither devices nor memory.
+//!
+//! ```text
+//! message n goes to slot n mod SLOTS of the peer, by any rail
+//!
+//!            acked            next                      consumed          arrived
+//! outbox  ─────┼────────────────┼──────►      inbox  ──────┼────■■■──■──■────┼──────►
+//!              └── at the peer or under way ──┘            └── at most SLOTS ──┘
+//! ```
+//!
+//! A slot is written again once the peer has said that it consumed what was there, and every write to it that was
+//! ever posted has ended: then nothing that is late can come upon something newer. Rails may deliver in any
+//! order among each other, and what was sent twice counts once.
+//!
+//! *Invariant:* bytes are read in the order in which they were written, each once, as long as every message is posted
+//! again when the rail that had it is given up.
+
+use std::collections::VecDeque;
+
+/// Slots of a direction, a power of two.
+pub(super) const SLOTS: u64 = 32;
+
+/// Bits of a sequence number that go with a message.
+const WIRE_BITS: u32 = 31;
+const WIRE_MASK: u64 = (1 << WIRE_BITS) - 1;
+/// Set in what goes with a message that brings no bytes, only how many messages were consumed.
+const CREDIT: u32 = 1 << WIRE_BITS;
+
+/// What goes with a message, in 32 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mark {
+    /// Bytes of message n, by the low bits of n.
+    Data(u32),
+    /// So many messages were consumed, by the low bits.
+    Credit(u32),
+}
+
+impl Mark {
+    pub(super) fn encode(self) -> u32 {
+        match self {
+            Self::Data(sequence) => sequence,
+            Self::Credit(consumed) => CREDIT | consumed,
+        }
+    }
+
+    pub(super) fn decode(word: u32) -> Self {
+        match word & CREDIT {
+            0 => Self::Data(word),
+            _ => Self::Credit(word & !CREDIT),
+        }
+    }
+}
+
+fn low(number: u64) -> u32 {
+    u32::try_from(number & WIRE_MASK).unwrap_or(0)
+}
+
+/// The number near `around` that has these low bits: at most half of all numbers away.
+fn near(around: u64, low: u32) -> Option<u64> {
+    let ahead = u64::from(low).wrapping_sub(around) & WIRE_MASK;
+    if ahead <= WIRE_MASK / 2 {
+        around.checked_add(ahead)
+    } else {
+        around.checked_sub(WIRE_MASK + 1 - ahead)
+    }
+}
+
+/// A message under way, or at the peer and not yet consumed.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    bytes: u32,
+    /// The rail it was last posted on; nothing while it waits to be posted.
+    rail: Option<usize>,
+}
+
+/// What this side sends.
+#[derive(Debug)]
+pub(super) struct Outbox {
+    /// Messages from `acked` on, in order.
+    sent: VecDeque<Sent>,
+    /// Messages that the peer has consumed.
+    acked: u64,
+    /// For every slot, posted writes that have not ended.
+    posted: [u8; SLOTS as usize],
+    /// Messages that wait to be posted, by number.
+    waiting: VecDeque<u64>,
+}
+
+impl Outbox {
+    pub(super) fn new() -> Self {
+        Self {
+            sent: VecDeque::with_capacity(SLOTS as usize),
+            acked: 0,
+            posted: [0; SLOTS as usize],
+            waiting: VecDeque::with_capacity(SLOTS as usize),
+        }
+    }
+
+    /// The slot that the next message may be written to, if one is free.
+    pub(super) fn room(&self) -> Option<usize> {
+        let next = self.next();
+        let slot = slot(next);
+        (next - self.acked < SLOTS && self.posted[slot] == 0).then_some(slot)
+    }
+
+    /// The next message has so many bytes, and waits to be posted.
+    ///
+    /// # Panics
+    /// Where there is no room.
+    pub(super) fn push(&mut self, bytes: u32) {
+        assert!(self.room().is_some(), "a message without a slot");
+        self.waiting.push_back(self.next());
+        self.sent.push_back(Sent { bytes, rail: None });
+    }
+
+    /// The first message that waits to be posted: its number, slot and length.
+    pub(super) fn waiting(&self) -> Option<(u64, usize, u32)> {
+        let number = *self.waiting.front()?;
+        let sent = self.sent.get(index(number, self.acked)?)?;
+        Some((number, slot(number), sent.bytes))
+    }
+
+    /// The first that waits was posted on a rail; the mark it goes with.
+    pub(super) fn posted(&mut self, rail: usize) -> Option<Mark> {
+        let number = self.waiting.pop_front()?;
+        if let Some(sent) = index(number, self.acked).and_then(|at| self.sent.get_mut(at)) {
+            sent.rail = Some(rail);
+        }
+        self.posted[slot(number)] += 1;
+        Some(Mark::Data(low(number)))
+    }
+
+    /// A write to a slot has ended, well or not.
+    pub(super) fn ended(&mut self, slot: usize) {
+        if let Some(posted) = self.posted.get_mut(slot) {
+            *posted = posted.saturating_sub(1);
+        }
+    }
+
+    /// The peer has consumed so many messages, by the low bits.
+    ///
+    /// # Errors
+    /// When that is more than was sent.
+    pub(super) fn credit(&mut self, consumed: u32) -> Result<(), String> {
+        let Some(consumed) = near(self.acked, consumed) else {
+            return Err("the peer has consumed less than nothing".to_owned());
+        };
+        if consumed > self.next() {
+            let next = self.next();
+            return Err(format!("the peer has consumed {consumed} messages of {next}"));
+        }
+        // What is older than what is known came by a slower rail.
+        while self.acked < consumed {
+            self.sent.pop_front();
+            self.acked += 1;
+        }
+        let acked = self.acked;
+        self.waiting.retain(|number| *number >= acked);
+        Ok(())
+    }
+
+    /// A rail is given up, at both ends: what it had and the peer has not consumed is sent again.
+    pub(super) fn give_up(&mut self, rail: usize) {
+        let again = (self.acked..).zip(&mut self.sent).filter(|(_, sent)| sent.rail == Some(rail));
+        for (number, sent) in again {
+            sent.rail = None;
+            self.waiting.push_back(number);
+        }
+        self.waiting.make_contiguous().sort_unstable();
+    }
+
+    /// Whether everything was consumed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sent.is_empty()
+    }
+
+    fn next(&self) -> u64 {
+        self.acked + self.sent.len() as u64
+    }
+}
+
+/// What the other side sends.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    /// Messages consumed.
+    consumed: u64,
+    /// What the peer was last told of it.
+    told: u64,
+    /// Length of what has arrived in a slot and is not consumed.
+    arrived: [Option<u32>; SLOTS as usize],
+    /// Bytes of the first that were read.
+    cursor: u32,
+}
+
+impl Inbox {
+    pub(super) fn new() -> Self {
+        Self { consumed: 0, told: 0, arrived: [None; SLOTS as usize], cursor: 0 }
+    }
+
+    /// A message has arrived, of so many bytes.
+    ///
+    /// # Errors
+    /// When it is none that may come.
+    pub(super) fn arrive(&mut self, sequence: u32, bytes: u32) -> Result<(), String> {
+        match near(self.consumed, sequence) {
+            Some(number) if number < self.consumed => Ok(()), // sent twice
+            Some(number) if number - self.consumed < SLOTS => {
+                let place = &mut self.arrived[slot(number)];
+                match *place {
+                    Some(before) if before != bytes => {
+                        Err(format!("message {number} came with {before} bytes and with {bytes}"))
+                    }
+                    _ => {
+                        *place = Some(bytes);
+                        Ok(())
+                    }
+                }
+            }
+            _ => Err(format!("message {sequence} came after {} were consumed", self.consumed)),
+        }
+    }
+
+    /// What can be read now: slot, first byte, bytes.
+    pub(super) fn readable(&self) -> Option<(usize, usize, usize)> {
+        let slot = slot(self.consumed);
+        let bytes = self.arrived[slot]?;
+        Some((slot, self.cursor as usize, (bytes - self.cursor) as usize))
+    }
+
+    /// So many bytes were read of it.
+    pub(super) fn read(&mut self, bytes: usize) {
+        let slot = slot(self.consumed);
+        self.cursor += u32::try_from(bytes).unwrap_or(u32::MAX);
+        if self.arrived[slot].is_some_and(|all| self.cursor >= all) {
+            self.arrived[slot] = None;
+            self.cursor = 0;
+            self.consumed += 1;
+        }
+    }
+
+    /// What goes with a message back: how many were consumed.
+    pub(super) fn tell(&mut self) -> u32 {
+        self.told = self.consumed;
+        low(self.consumed)
+    }
+
+    /// Whether so much was consumed that the peer should hear of it though nothing goes back.
+    pub(super) fn owes(&self) -> bool {
+        self.consumed - self.told >= SLOTS / 2
+    }
+}
+
+fn slot(number: u64) -> usize {
+    usize::try_from(number % SLOTS).unwrap_or(0)
+}
+
+fn index(number: u64, first: u64) -> Option<usize> {
+    usize::try_from(number.checked_sub(first)?).ok()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A write under way on a rail: slot, mark, bytes, and the number the bytes stand for.
+    type Write = (usize, Mark, u32, u64);
+
+    /// Two ends and the rails from one to the other, with what lies in the peer's slots.
+    struct World {
+        outbox: Outbox,
+        inbox: Inbox,
+        rails: Vec<VecDeque<Write>>,
+        slots: Vec<u64>,
+        written: u64,
+        read: u64,
+    }
+
+    impl World {
+        fn new(rails: usize) -> Self {
+            Self {
+                outbox: Outbox::new(),
+                inbox: Inbox::new(),
+                rails: vec![VecDeque::new(); rails],
+                slots: vec![u64::MAX; SLOTS as usize],
+                written: 0,
+                read: 0,
+            }
+        }
+
+        fn write(&mut self) {
+            if self.outbox.room().is_some() {
+                self.outbox.push(4);
+                self.written += 1;
+            }
+        }
+
+        fn post(&mut self, rail: usize) {
+            if let Some((number, slot, bytes)) = self.outbox.waiting() {
+                let mark = self.outbox.posted(rail).unwrap();
+                self.rails[rail].push_back((slot, mark, bytes, number));
+            }
+        }
+
+        /// The write lands; whether its end is told at once.
+        fn deliver(&mut self, rail: usize) {
+            let Some((slot, mark, bytes, number)) = self.rails[rail].pop_front() else { return };
+            self.slots[slot] = number;
+            let Mark::Data(sequence) = mark else { panic!("no data") };
+            self.inbox.arrive(sequence, bytes).unwrap();
+            self.outbox.ended(slot);
+        }
+
+        /// All that is under way is lost, or lands without the sender's knowing.
+        fn fail(&mut self, rail: usize, lands: usize) {
+            let under_way = std::mem::take(&mut self.rails[rail]);
+            for (at, (slot, mark, bytes, number)) in under_way.into_iter().enumerate() {
+                if at < lands {
+                    self.slots[slot] = number;
+                    let Mark::Data(sequence) = mark else { panic!("no data") };
+                    self.inbox.arrive(sequence, bytes).unwrap();
+                }
+                self.outbox.ended(slot);
+            }
+            self.outbox.give_up(rail);
+        }
+
+        fn read(&mut self) {
+            if let Some((slot, cursor, bytes)) = self.inbox.readable() {
+                assert_eq!((cursor, bytes), (0, 4));
+                assert_eq!(self.slots[slot], self.read, "what was read is not what was written");
+                self.inbox.read(bytes);
+                self.read += 1;
+            }
+        }
+
+        fn credit(&mut self) {
+            let told = self.inbox.tell();
+            self.outbox.credit(told).unwrap();
+        }
+    }
+
+    proptest! {
+        /// Whatever rails do, bytes come in order, each once, and everything comes in the end.
+        #[test]
+        fn nothing_is_lost_and_nothing_comes_twice(
+            steps in proptest::collection::vec((0_usize..7, 0_usize..3, 0_usize..9), 1..400),
+        ) {
+            let mut world = World::new(3);
+            for (step, rail, lands) in steps {
+                match step {
+                    0 | 1 => world.write(),
+                    2 => world.post(rail),
+                    3 => world.deliver(rail),
+                    4 => world.read(),
+                    5 => world.credit(),
+                    _ => world.fail(rail, lands),
+                }
+            }
+            for _ in 0..3 * SLOTS {
+                world.post(0);
+                (0..3).for_each(|rail| world.deliver(rail));
+                world.read();
+                world.credit();
+            }
+            prop_assert_eq!(world.read, world.written);
+            prop_assert!(world.outbox.is_empty());
+        }
+    }
+
+    #[test]
+    fn numbers_are_told_by_their_low_bits() {
+        for around in [0, 5, WIRE_MASK - 3, WIRE_MASK, 7 * (WIRE_MASK + 1) + 2] {
+            for ahead in [0, 1, SLOTS] {
+                assert_eq!(near(around, low(around + ahead)), Some(around + ahead));
+            }
+            if around >= SLOTS {
+                assert_eq!(near(around, low(around - 3)), Some(around - 3));
+            }
+        }
+        assert_eq!(near(0, low(u64::MAX)), None);
+        for mark in
+            [Mark::Data(0), Mark::Data(low(u64::MAX)), Mark::Credit(0), Mark::Credit(low(u64::MAX))]
+        {
+            assert_eq!(Mark::decode(mark.encode()), mark);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_is_an_error() {
+        let mut outbox = Outbox::new();
+        outbox.push(1);
+        assert!(outbox.credit(2).unwrap_err().contains("consumed 2 messages of 1"));
+        let mut inbox = Inbox::new();
+        assert!(inbox.arrive(low(SLOTS), 1).is_err());
+        inbox.arrive(0, 1).unwrap();
+        assert!(inbox.arrive(0, 2).is_err());
+        // Twice the same is nothing new, before it is read and after.
+        inbox.arrive(0, 1).unwrap();
+        inbox.read(1);
+        inbox.arrive(0, 1).unwrap();
+        assert_eq!(inbox.readable(), None);
+    }
+
+    #[test]
+    fn a_slot_is_not_written_while_an_older_write_may_come() {
+        let mut outbox = Outbox::new();
+        for _ in 0..SLOTS {
+            outbox.push(1);
+            outbox.posted(0);
+        }
+        assert_eq!(outbox.room(), None);
+        outbox.credit(low(SLOTS)).unwrap();
+        assert_eq!(outbox.room(), None, "the write to slot 0 has not ended");
+        outbox.ended(0);
+        assert_eq!(outbox.room(), Some(0));
+    }
+}
