@@ -144,7 +144,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "crates/ringway/src/transport/shm/flags.rs",
     "crates/ringway/src/transport/shm/reach.rs",
     "crates/ringway/src/transport/shm/segment.rs",
-    "crates/ringway/src/transport/tcp/connection.rs",
+    "crates/ringway/src/transport/framed/connection.rs",
     "crates/ringway/tests/allocations.rs",
     "crates/ringway/tests/device/arithmetic.rs",
     "crates/ringway/tests/device/collectives.rs",

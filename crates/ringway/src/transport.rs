@@ -17,6 +17,7 @@
 //! another, the executor or the planner. What arrives from a peer is checked (sequence, tag,
 //! bounds) before a byte of it is stored.
 
+pub(crate) mod framed;
 pub(crate) mod shm;
 pub(crate) mod tcp;
 pub(crate) mod verbs;

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::executor::{Execution, Links, Part, Prepared, Progress};
 use crate::plan::types::Rank;
 use crate::transport::shm::{self, GENERATIONS, LARGES, Segment};
-use crate::transport::tcp::TcpLink;
+use crate::transport::tcp;
 use crate::transport::{Area, Context, LinkDescription, OperationTag, Pair, Trouble};
 
 /// How long a wait stands before the peers compare what they are doing.
@@ -278,7 +278,7 @@ impl Engine {
                 }
             };
             let description = self.describe(*peer, &streams);
-            let link = TcpLink::new(*peer, streams, description).map_err(|e| {
+            let link = tcp::link(*peer, streams, description).map_err(|e| {
                 Error::system(format_args!("cannot set up the link to rank {peer}"), e)
             })?;
             self.links.insert(*peer, Box::new(link));

@@ -7,7 +7,7 @@
 //!   ├ player ── one rank: what the engine does with an Execution
 //!   │ ├ fabric  the rank's production Links, with stalls (and, to test the test, broken rules)
 //!   │ │ ├ ShmLink over real segments
-//!   │ │ └ TcpLink over `network`: streams with delays, pieces and limits
+//!   │ │ └ FramedLink over `network`: streams with delays, pieces and limits
 //!   │ └ memory  guarded buffers and the naive reference
 //!   ├ boards ── the production control protocol
 //!   └ check ─── what must hold at the end

@@ -1,307 +1,53 @@
-//! TCP: several connections to a peer, one per group of lanes.
-//!
-//! A lane always uses the same connection (lane modulo connections), so what it sends arrives in
-//! order. Puts land straight in the buffers they are for; what belongs to an operation that this
-//! rank has not entered yet stays in the socket, so the sender is held back by the kernel and no
-//! staging is needed.
+//! TCP: sockets as the streams of a link.
 
-mod connection;
-pub(crate) mod frame;
-pub(crate) mod stream;
-
+use std::io::{self, IoSlice};
 use std::net::TcpStream;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::event::PollFlags;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
-use super::{
-    Area, Beginning, Context, Link, LinkDescription, OperationTag, Pair, PutRequest, Trouble,
-};
-use crate::plan::plan::{FLAGS_MAX, Flag, Region, Remote};
+use super::LinkDescription;
+use super::framed::stream::{Arrival, Stream};
+use super::framed::{AHEAD, FramedLink};
 use crate::plan::types::Rank;
-use connection::Connection;
-use frame::{Header, Kind};
-use stream::Stream;
 
-/// What a link knows of the operation it is in, per context.
-#[derive(Debug)]
-struct Current {
-    /// The operation's place in the sequence, while there is one.
-    sequence: Option<u64>,
-    /// Where puts may land.
-    scratch: Area,
-    outputs: Vec<Area>,
-    /// The tag of what is sent, and the one that what comes must have: the operation's, and what
-    /// the two ends of this link must agree on besides.
-    tags: (u32, u32),
-    raised: Box<[u32; FLAGS_MAX]>,
-    announced: bool,
-}
+/// A link over sockets.
+pub(crate) type TcpLink = FramedLink<TcpStream>;
 
-/// The end of a TCP connection.
-#[derive(Debug)]
-pub(crate) struct TcpLink<S = TcpStream> {
+/// A link over authenticated connections, in the same order on both sides.
+pub(crate) fn link(
     peer: Rank,
-    connections: Vec<Connection<S>>,
-    contexts: [Current; 3],
+    streams: Vec<TcpStream>,
     description: LinkDescription,
+) -> io::Result<TcpLink> {
+    for stream in &streams {
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+    }
+    Ok(FramedLink::over(peer, streams, AHEAD, description))
 }
 
-impl TcpLink {
-    /// A link over authenticated connections, in the same order on both sides.
-    pub(crate) fn new(
-        peer: Rank,
-        streams: Vec<TcpStream>,
-        description: LinkDescription,
-    ) -> std::io::Result<Self> {
-        for stream in &streams {
-            stream.set_nodelay(true)?;
-            stream.set_nonblocking(true)?;
-        }
-        Ok(Self::over(peer, streams, connection::AHEAD, description))
-    }
-}
-
-impl<S: Stream> TcpLink<S> {
-    /// A link over streams that never block, each read up to `ahead` bytes ahead.
-    pub(crate) fn over(
-        peer: Rank,
-        streams: Vec<S>,
-        ahead: usize,
-        description: LinkDescription,
-    ) -> Self {
-        let connections =
-            streams.into_iter().map(|stream| Connection::new(stream, ahead)).collect();
-        let blank = || Current {
-            sequence: None,
-            scratch: Area { address: std::ptr::null_mut(), bytes: 0 },
-            outputs: Vec::new(),
-            tags: (0, 0),
-            raised: Box::new([0; FLAGS_MAX]),
-            announced: false,
-        };
-        Self { peer, connections, contexts: [blank(), blank(), blank()], description }
-    }
-
-    fn connection(&self, lane: usize) -> usize {
-        lane % self.connections.len()
-    }
-
-    fn header(&self, kind: Kind, context: Context, flag: Option<Flag>) -> Header {
-        let current = &self.contexts[context as usize];
-        let sequence = current.sequence.unwrap_or(u64::MAX);
-        let tag = OperationTag { sequence, tag: current.tags.0 };
-        let target = Remote { region: Region::Scratch, offset: 0 };
-        Header { kind, context, tag, flag, target, bytes: 0 }
-    }
-
-    fn broken(&self, cause: impl std::fmt::Display) -> Trouble {
-        Trouble::Broken { peer: self.peer, cause: cause.to_string() }
-    }
-
-    /// Reads what one connection has.
-    fn receive(&mut self, index: usize) -> Result<bool, Trouble> {
-        let outcome = self.connections[index].receive(&mut Operations(&mut self.contexts));
-        outcome.map_err(|failure| self.trouble(failure))
-    }
-
-    fn trouble(&self, failure: connection::Failure) -> Trouble {
-        let peer = self.peer;
-        match failure {
-            connection::Failure::Mismatch { sequence } => Trouble::Mismatch { peer, sequence },
-            connection::Failure::Broken(cause) => Trouble::Broken { peer, cause },
-        }
-    }
-}
-
-/// The operations of a link, as its connections see them.
-struct Operations<'a>(&'a mut [Current; 3]);
-
-impl connection::Receiver for Operations<'_> {
-    fn admit(&self, header: &Header) -> Result<connection::Admission, connection::Failure> {
-        admit(self.0, header)
-    }
-
-    /// A frame is complete: its signal counts.
-    fn land(&mut self, header: &Header) {
-        if let Some(flag) = header.flag {
-            let raised = &mut self.0[header.context.at_peer() as usize].raised[usize::from(flag)];
-            *raised = raised.saturating_add(1);
-        }
-    }
-}
-
-/// What to do with a frame, by its header.
-fn admit(
-    contexts: &[Current; 3],
-    header: &Header,
-) -> Result<connection::Admission, connection::Failure> {
-    use connection::{Admission, Failure};
-    let current = &contexts[header.context.at_peer() as usize];
-    let Some(sequence) = current.sequence else {
-        return Ok(if header.kind == Kind::Announce { Admission::Skip } else { Admission::Hold });
-    };
-    if header.tag.sequence == sequence {
-        if header.tag.tag != current.tags.1 {
-            return Err(Failure::Mismatch { sequence: header.tag.sequence });
-        }
-    } else if header.kind == Kind::Announce {
-        return Ok(Admission::Skip);
-    } else if header.tag.sequence > sequence {
-        return Ok(Admission::Hold);
-    } else {
-        // It is over here, where the call made did not ask for this frame.
-        return Err(Failure::Mismatch { sequence: header.tag.sequence });
-    }
-    if header.kind != Kind::Put || header.bytes == 0 {
-        return Ok(if header.kind == Kind::Announce { Admission::Skip } else { Admission::Done });
-    }
-    let area = match header.target.region {
-        Region::Output(index) => current.outputs.get(usize::from(index)).copied(),
-        _ => Some(current.scratch),
-    };
-    area.and_then(|area| area.at(header.target.offset, header.bytes))
-        .map(Admission::Payload)
-        .ok_or_else(|| {
-            Failure::Broken(format!(
-                "a put of {} bytes at {} lies outside the {:?} it is for",
-                header.bytes, header.target.offset, header.target.region
-            ))
-        })
-}
-
-impl<S: Stream> Link for TcpLink<S> {
-    fn begin(&mut self, context: Context, beginning: &Beginning<'_>) {
-        let current = &mut self.contexts[context as usize];
-        let pair = Pair::of(beginning.pairs, self.peer);
-        current.tags = (beginning.tag.tag ^ pair.sent, beginning.tag.tag ^ pair.received);
-        current.sequence = Some(beginning.tag.sequence);
-        current.scratch = beginning.scratch;
-        current.outputs.clear();
-        current.outputs.extend_from_slice(beginning.outputs);
-        current.raised.fill(0);
-        current.announced = false;
-        for connection in &mut self.connections {
-            connection.resume();
+impl Stream for TcpStream {
+    fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let mut none = SendAncillaryBuffer::default();
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match rustix::net::sendmsg(self, parts, &mut none, flags) {
+            Ok(sent) => Ok(sent),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(0),
+            Err(e) => Err(e.into()),
         }
     }
 
-    fn end(&mut self, context: Context, _received: &[(Flag, u32)]) {
-        self.contexts[context as usize].sequence = None;
-    }
-
-    fn put(&mut self, request: &PutRequest, cursor: &mut usize) -> Result<bool, Trouble> {
-        let mut header = self.header(Kind::Put, request.context, request.signal);
-        header.target = request.target;
-        header.bytes = request.bytes as u64;
-        let index = self.connection(request.lane);
-        let outcome = self.connections[index].put(
-            (request.context, request.lane),
-            &header,
-            (request.source, request.bytes),
-            cursor,
-        );
-        outcome.map_err(|e| self.broken(e))
-    }
-
-    fn signal(&mut self, context: Context, lane: usize, flag: Flag) -> Result<bool, Trouble> {
-        let header = self.header(Kind::Signal, context, Some(flag));
-        let index = self.connection(lane);
-        self.connections[index].queue(&header).map_err(|e| self.broken(e))
-    }
-
-    fn reached(
-        &mut self,
-        context: Context,
-        lane: usize,
-        flag: Flag,
-        count: u32,
-    ) -> Result<bool, Trouble> {
-        if self.contexts[context as usize].raised[usize::from(flag)] >= count {
-            return Ok(true);
-        }
-        let index = self.connection(lane);
-        self.receive(index)?;
-        if self.connections[index].ended().is_some() {
-            // The peer's lane may be another one: what it sent may stand in any connection.
-            for other in 0..self.connections.len() {
-                self.receive(other)?;
-            }
-        }
-        let reached = self.contexts[context as usize].raised[usize::from(flag)] >= count;
-        let over = self.connections.iter().all(|connection| connection.ended().is_some());
-        match self.connections[index].ended() {
-            Some(cause) if over && !reached => Err(self.broken(cause)),
-            _ => Ok(reached),
+    fn receive(&self, room: &mut [u8]) -> Arrival {
+        match rustix::net::recv(self, room, RecvFlags::DONTWAIT).map(|got| got.0) {
+            Ok(0) => Arrival::End("the peer closed the connection".to_owned()),
+            Ok(got) => Arrival::Bytes(got),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Arrival::Nothing,
+            Err(e) => Arrival::End(e.to_string()),
         }
     }
 
-    fn flush(&mut self) -> Result<bool, Trouble> {
-        let mut out = true;
-        for index in 0..self.connections.len() {
-            if self.connections[index].ended().is_none() {
-                out &= self.connections[index].drain().map_err(|e| self.broken(e))?;
-            }
-        }
-        Ok(out)
-    }
-
-    fn poll(&mut self) -> Result<bool, Trouble> {
-        let mut moved = false;
-        for index in 0..self.connections.len() {
-            let outcome = self.connections[index].poll(&mut Operations(&mut self.contexts));
-            moved |= outcome.map_err(|failure| self.trouble(failure))?;
-            if self.connections[index].ended().is_none() {
-                moved |= self.connections[index].flush().map_err(|e| self.broken(e))?;
-            }
-        }
-        Ok(moved)
-    }
-
-    fn compare(
-        &mut self,
-        context: Context,
-        tag: OperationTag,
-        pairs: Option<&[Pair]>,
-    ) -> Result<(), Trouble> {
-        let pair = Pair::of(pairs, self.peer);
-        let current = &mut self.contexts[context as usize];
-        let entered = current.sequence == Some(tag.sequence);
-        if !std::mem::replace(&mut current.announced, true) && self.connections[0].ended().is_none()
-        {
-            let mut header = self.header(Kind::Announce, context, None);
-            header.tag = OperationTag { tag: tag.tag ^ pair.sent, ..tag };
-            self.connections[0].queue(&header).map_err(|e| self.broken(e))?;
-        }
-        if entered {
-            return self.poll().map(|_| ());
-        }
-        // This rank's plan expects nothing of the peer, or not yet: only look.
-        for connection in &mut self.connections {
-            if let Some(header) = connection
-                .peek()
-                .map_err(|e| Trouble::Broken { peer: self.peer, cause: e.to_string() })?
-            {
-                let sequence = header.tag.sequence;
-                let odd = sequence == tag.sequence && header.tag.tag != tag.tag ^ pair.received;
-                // An announcement of an operation that is over here is late; anything else of it
-                // was not asked for by the call made here.
-                let unasked = sequence < tag.sequence && header.kind != Kind::Announce;
-                if header.context.at_peer() == context && (odd || unasked) {
-                    return Err(Trouble::Mismatch { peer: self.peer, sequence });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn interest<'a>(&'a self, wanted: &mut Vec<(BorrowedFd<'a>, PollFlags)>) {
-        for connection in &self.connections {
-            connection.interest(wanted);
-        }
-    }
-
-    fn description(&self) -> &LinkDescription {
-        &self.description
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.as_fd())
     }
 }

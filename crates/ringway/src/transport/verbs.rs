@@ -1,4 +1,6 @@
 //! RDMA: reliable connections over InfiniBand and RoCE.
 
+pub(crate) mod adapter;
 mod flow;
 pub(crate) mod select;
+pub(crate) mod stream;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::plan::rng::Random;
 use crate::plan::types::Rank;
-use crate::transport::tcp::stream::{Arrival, Stream};
+use crate::transport::framed::stream::{Arrival, Stream};
 
 /// One direction of a stream.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use crate::plan::types::Rank;
 use crate::sync::atomic::Ordering;
 use crate::transport::LinkDescription;
 use crate::transport::shm::{Attached, Bell, Layout, Reach, Segment, ShmLink};
-use crate::transport::tcp::TcpLink;
+use crate::transport::framed::FramedLink;
 
 /// How long a partition lasts: longer than any deadline of a scenario with a fault.
 const PARTITION_US: u64 = 3_000_000;
@@ -388,7 +388,7 @@ impl<'s> World<'s> {
             }
             mine
         });
-        let link = TcpLink::over(peer, ends, self.scenario.ahead, description(peer));
+        let link = FramedLink::over(peer, ends, self.scenario.ahead, description(peer));
         self.players[rank as usize].links.insert(peer, Box::new(link));
     }
 

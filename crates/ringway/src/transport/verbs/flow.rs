@@ -52,7 +52,7 @@ impl Mark {
     }
 }
 
-fn low(number: u64) -> u32 {
+pub(super) fn low(number: u64) -> u32 {
     u32::try_from(number & WIRE_MASK).unwrap_or(0)
 }
 

@@ -12,7 +12,7 @@ use super::frame::{HEADER_BYTES, Header, Kind};
 use super::stream::{Arrival, Stream};
 
 /// Bytes read ahead: several small frames in one system call.
-pub(super) const AHEAD: usize = 64 << 10;
+pub(crate) const AHEAD: usize = 64 << 10;
 
 /// Bytes read ahead behind a long payload. The next one will be long too, and what is read ahead of
 /// it must be copied once more.
