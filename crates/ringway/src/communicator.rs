@@ -19,6 +19,7 @@ mod order;
 mod planning;
 mod queue;
 mod raw;
+mod rdma;
 mod settings;
 mod shrink;
 mod split;

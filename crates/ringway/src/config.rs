@@ -358,7 +358,8 @@ impl Config {
     /// Whether ranks of one host may share memory.
     #[must_use]
     pub fn allows_shm(&self) -> bool {
-        self.transport != TransportChoice::Tcp && !self.shm_disable
+        !matches!(self.transport, TransportChoice::Tcp | TransportChoice::Verbs)
+            && !self.shm_disable
     }
 
     /// The directory of the Unix sockets by which ranks of one host meet, if there is to be one.

@@ -11,8 +11,8 @@ use crate::bootstrap::auth::SessionKey;
 use crate::bootstrap::frame::{self, Decoder, FrameError, Side};
 use crate::bootstrap::{UNIQUE_ID_BYTES, UniqueId};
 use crate::plan::plan::{Region, Remote};
-use crate::transport::tcp::TcpLink;
 use crate::transport::framed::frame::{HEADER_BYTES, Header, Kind};
+use crate::transport::tcp::TcpLink;
 use crate::transport::{Area, Beginning, Context, Link, LinkDescription, OperationTag, Trouble};
 
 /// Bytes on an authenticated control connection, in pieces of any length: first as they are, then
@@ -123,7 +123,8 @@ pub fn data_connection(bytes: &[u8]) {
         detail: String::new(),
         reason: String::new(),
     };
-    let mut link = crate::transport::tcp::link(1, vec![stream], description).expect("a fresh socket");
+    let mut link =
+        crate::transport::tcp::link(1, vec![stream], description).expect("a fresh socket");
     let tag = OperationTag { sequence: 5, tag: 7 };
     let both = [first, second];
     let beginning = Beginning { tag, scratch, outputs: &both, remote_scratch: 0, pairs: None };

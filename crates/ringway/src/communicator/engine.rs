@@ -11,6 +11,7 @@ use crate::control::{AGREEMENT_MS_MAX, Health, Journal, Report, Signature};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::{Execution, Links, Part, Prepared, Progress};
 use crate::plan::types::Rank;
+use crate::transport::framed::FramedLink;
 use crate::transport::shm::{self, GENERATIONS, LARGES, Segment};
 use crate::transport::tcp;
 use crate::transport::{Area, Context, LinkDescription, OperationTag, Pair, Trouble};
@@ -36,6 +37,7 @@ pub(crate) struct Engine {
     pub(crate) journal: Arc<Journal>,
     pub(crate) patience: Patience,
     pub(crate) connections: Connections,
+    pub(crate) rdma: super::rdma::Rdma,
     /// The other ranks of this host.
     pub(crate) neighbours: Arc<[Rank]>,
     /// Why each peer is not reached by shared memory.
@@ -257,11 +259,16 @@ impl Engine {
             let started = clock.started(Instant::now());
             // The verdict on a job that is stuck here is read off who waits for whom.
             self.journal.wait_begin(*peer, self.health.now_ms());
-            let wanted = (*peer, self.connections);
+            let mut connections = self.connections;
+            let by_rdma = self.rdma.reaches(*peer).is_ok();
+            if by_rdma {
+                (connections.least, connections.most) = (1, 1);
+            }
+            let wanted = (*peer, connections);
             let until = started + clock.deadline;
             let found =
                 connect::connect(&self.session, &self.arrivals, wanted, &self.health, until);
-            let streams = match found {
+            let mut streams = match found {
                 Ok(Some(streams)) => streams,
                 Ok(None) => return Err(self.verdict()),
                 Err(error) => {
@@ -277,6 +284,23 @@ impl Engine {
                     return Err(self.verdict());
                 }
             };
+            if let Some(socket) = by_rdma.then(|| streams.pop()).flatten() {
+                let name = self.session.peers[*peer as usize].identity().to_string();
+                match self.rdma.meet(socket, &name, until) {
+                    Ok((stream, detail)) => {
+                        let description = self.describe_rdma(*peer, detail);
+                        let ahead = crate::transport::framed::AHEAD;
+                        let link = FramedLink::over(*peer, vec![stream], ahead, description);
+                        self.links.insert(*peer, Box::new(link));
+                        self.journal.wait_end();
+                        continue;
+                    }
+                    Err(cause) => {
+                        self.health.report(Report::LinkBroken { peer: *peer, cause });
+                        return Err(self.verdict());
+                    }
+                }
+            }
             let description = self.describe(*peer, &streams);
             let link = tcp::link(*peer, streams, description).map_err(|e| {
                 Error::system(format_args!("cannot set up the link to rank {peer}"), e)
@@ -285,6 +309,17 @@ impl Engine {
             self.journal.wait_end();
         }
         Ok(())
+    }
+
+    fn describe_rdma(&self, peer: Rank, detail: String) -> LinkDescription {
+        let reason = self.refusals[peer as usize].clone();
+        let rank = self.session.rank;
+        tracing::info!(
+            target: crate::log::INIT_NET,
+            rank = u64::from(rank),
+            "Channel 00/0 : {rank}[{rank}] -> {peer}[{peer}] [send] via NET/IB/0 ({detail}; {reason})"
+        );
+        LinkDescription { peer, transport: "NET/IB", detail, reason }
     }
 
     fn describe(&self, peer: Rank, streams: &[std::net::TcpStream]) -> LinkDescription {

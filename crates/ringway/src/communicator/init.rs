@@ -71,6 +71,9 @@ impl Communicator {
         choice::require(&session, &config, &colocation)?;
         choice::announce(&session, &colocation);
         let Colocation { hosts, attached, refusals, unreadable } = colocation;
+        let is_near = |peer: &u32| attached.iter().any(|one| one.peer == *peer);
+        let far: Vec<u32> = (0..size).filter(|peer| *peer != rank && !is_near(peer)).collect();
+        let rdma = super::rdma::agree(&mut session, &config, &far)?;
         let measured = tuned::agree(&mut session, &config, &hosts)?;
         let mut links = Links::new(rank, size, Arc::clone(&own), bell.clone());
         for one in attached {
@@ -113,6 +116,7 @@ impl Communicator {
             journal,
             patience: Patience::new(company, local < hosts.len(), config.spin),
             connections,
+            rdma,
             neighbours: (0..size)
                 .filter(|peer| *peer != rank && hosts[*peer as usize] == hosts[rank as usize])
                 .collect(),

@@ -104,7 +104,7 @@ pub(super) static TABLE: &[Entry] = &[
         assign_secret,
         |c| or_unset(c.secret.as_ref())) },
 
-    entry(TRANSPORT, "RINGWAY_TRANSPORT", "auto, shm or tcp",
+    entry(TRANSPORT, "RINGWAY_TRANSPORT", "auto, shm, tcp or verbs",
         "Which transport may be used: the best for each pair of ranks, or only the named one.",
         |c, v| put(&mut c.transport, TransportChoice::parse(v)),
         |c| c.transport.to_string()),

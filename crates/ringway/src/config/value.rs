@@ -53,6 +53,8 @@ words! {
         Shm = "shm",
         /// TCP only, also between ranks of one host.
         Tcp = "tcp",
+        /// RDMA only, also between ranks of one host.
+        Verbs = "verbs",
     }
 }
 

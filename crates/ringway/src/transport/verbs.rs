@@ -2,5 +2,6 @@
 
 pub(crate) mod adapter;
 mod flow;
+pub(crate) mod meet;
 pub(crate) mod select;
 pub(crate) mod stream;

@@ -16,8 +16,8 @@ use crate::plan::rng::Random;
 use crate::plan::types::Rank;
 use crate::sync::atomic::Ordering;
 use crate::transport::LinkDescription;
-use crate::transport::shm::{Attached, Bell, Layout, Reach, Segment, ShmLink};
 use crate::transport::framed::FramedLink;
+use crate::transport::shm::{Attached, Bell, Layout, Reach, Segment, ShmLink};
 
 /// How long a partition lasts: longer than any deadline of a scenario with a fault.
 const PARTITION_US: u64 = 3_000_000;

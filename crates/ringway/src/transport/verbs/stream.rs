@@ -375,13 +375,7 @@ impl Inner {
         }
     }
 
-    fn post_one(
-        &mut self,
-        path: usize,
-        id: u64,
-        mark: Mark,
-        part: Option<(usize, usize)>,
-    ) -> bool {
+    fn post_one(&mut self, path: usize, id: u64, mark: Mark, part: Option<(usize, usize)>) -> bool {
         let end = &self.paths[path];
         let rail = &self.rails[end.rail];
         let (offset, bytes) = part.unwrap_or((0, 0));
