@@ -14,9 +14,6 @@ use ringway::{Call, Collective, Communicator, DataType, DeviceWork, Error, Reduc
 
 use crate::world;
 
-/// Longest run of a test.
-const LIMIT: Duration = Duration::from_secs(100);
-
 /// Runs `body` on ranks of so many hosts each, those named without a GPU. Nothing where none can be faked.
 fn hosts<R: Send + 'static>(
     hosts: &[u32],
@@ -37,7 +34,7 @@ fn hosts<R: Send + 'static>(
                     config.host_id = Some(format!("host {}", hosts[rank as usize]));
                     config.gpu = !without.contains(&rank);
                     config.gpu_channels = 2;
-                    config.timeout = Duration::from_secs(20);
+                    config.timeout = world::patience(20);
                     scope.spawn(move || {
                         let comm = Communicator::from_unique_id(&id, rank, ranks, config).unwrap();
                         comm.attach_gpu(None).unwrap();
@@ -49,13 +46,14 @@ fn hosts<R: Send + 'static>(
         });
         done.send(results).unwrap();
     });
-    match waits.recv_timeout(LIMIT) {
+    let limit = world::patience(100);
+    match waits.recv_timeout(limit) {
         Ok(results) => {
             whole.join().unwrap();
             results
         }
         Err(RecvTimeoutError::Disconnected) => std::panic::resume_unwind(whole.join().unwrap_err()),
-        Err(RecvTimeoutError::Timeout) => panic!("still running after {LIMIT:?}"),
+        Err(RecvTimeoutError::Timeout) => panic!("still running after {limit:?}"),
     }
 }
 
@@ -445,7 +443,7 @@ fn failure(comm: &Communicator) -> Error {
         if let Err(error) = comm.check() {
             return error;
         }
-        assert!(start.elapsed() < Duration::from_secs(30), "no error");
+        assert!(start.elapsed() < world::patience(30), "no error");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

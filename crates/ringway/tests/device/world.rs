@@ -1,5 +1,7 @@
 //! Ranks as threads on a GPU: a real one where RINGWAY_TEST_GPU is set, else the fake one.
 
+use std::time::Duration;
+
 use ringway::Communicator;
 use ringway::config::Config;
 use ringway::testing::world_with;
@@ -24,4 +26,11 @@ pub(crate) fn world<R: Send>(ranks: u32, body: impl Fn(&Communicator) -> R + Syn
         Some(config) => world_with(ranks, &config, body),
         None => Vec::new(),
     }
+}
+
+/// A wait of a test, as many times as long as RINGWAY_TEST_PATIENCE says: under tools that watch every access
+/// kernels take a hundred times as long.
+pub(crate) fn patience(seconds: u64) -> Duration {
+    let times = std::env::var("RINGWAY_TEST_PATIENCE").ok().and_then(|times| times.parse().ok());
+    Duration::from_secs(seconds * times.unwrap_or(1))
 }
