@@ -181,6 +181,19 @@ impl Communicator {
         &self.inner.hosts
     }
 
+    /// What carries bytes to a rank, as the log names it: `SHM`, `NET/IB` or `NET/Socket`.
+    #[must_use]
+    pub fn carrier(&self, peer: u32) -> &'static str {
+        let host = |rank: u32| self.inner.hosts.get(rank as usize);
+        if host(peer) == host(self.rank()) {
+            "SHM"
+        } else if self.desk().engine.rdma.reaches(peer).is_ok() {
+            "NET/IB"
+        } else {
+            "NET/Socket"
+        }
+    }
+
     /// The links made so far, each with what it is and why.
     #[must_use]
     pub fn links(&self) -> Vec<LinkDescription> {

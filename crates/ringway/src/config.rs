@@ -46,8 +46,8 @@ pub use filter::{AlgorithmFilter, InterfaceFilter};
 pub use parse::{format_bytes, format_duration, parse_bytes, parse_duration};
 pub use rdma::{AddressRange, RdmaSettings};
 pub use value::{
-    AddressFamily, ColorChoice, DebugLevel, HostPort, LogFile, Requirement, Secret, Subsystem,
-    Subsystems, TransportChoice, TuningChoice,
+    AddressFamily, ColorChoice, DebugLevel, HostPort, LogFile, NetworkChoice, Requirement, Secret,
+    Subsystem, Subsystems, TransportChoice, TuningChoice,
 };
 
 use file::Files;
@@ -148,6 +148,8 @@ pub struct Config {
     pub secret_file: Option<PathBuf>,
     /// `RINGWAY_TRANSPORT`; see [`Self::allows_shm`].
     pub transport: TransportChoice,
+    /// `NCCL_NET`: what carries bytes between hosts.
+    pub network: NetworkChoice,
     /// `RINGWAY_REQUIRE`.
     pub require: Vec<Requirement>,
     /// `NCCL_SHM_DISABLE`; see [`Self::allows_shm`].
@@ -247,6 +249,7 @@ impl Default for Config {
             secret: None,
             secret_file: None,
             transport: TransportChoice::Auto,
+            network: NetworkChoice::Auto,
             require: Vec::new(),
             shm_disable: false,
             single_copy: true,
@@ -345,7 +348,33 @@ impl Config {
             let by = if self.shm_disable { "NCCL_SHM_DISABLE=1" } else { "RINGWAY_TRANSPORT=tcp" };
             faults.push(format!("RINGWAY_REQUIRE=shm contradicts {by}"));
         }
+        if let (Some(asks), Some(forbids)) = (self.insists_on_rdma(), self.forbids_rdma()) {
+            faults.push(format!("{asks} contradicts {forbids}"));
+        }
         if faults.is_empty() { Ok(()) } else { Err(Error::usage(faults.join("; "))) }
+    }
+
+    /// The setting by which nothing but RDMA will do between hosts, if there is one.
+    #[must_use]
+    pub fn insists_on_rdma(&self) -> Option<&'static str> {
+        if self.require.contains(&Requirement::Rdma) {
+            Some("RINGWAY_REQUIRE=rdma")
+        } else if self.transport == TransportChoice::Verbs {
+            Some("RINGWAY_TRANSPORT=verbs")
+        } else {
+            (self.network == NetworkChoice::Ib).then_some("NCCL_NET=IB")
+        }
+    }
+
+    /// The setting by which RDMA is not to be used, if there is one.
+    #[must_use]
+    pub fn forbids_rdma(&self) -> Option<&'static str> {
+        match self.transport {
+            TransportChoice::Tcp => Some("RINGWAY_TRANSPORT=tcp"),
+            TransportChoice::Shm => Some("RINGWAY_TRANSPORT=shm"),
+            _ if self.network == NetworkChoice::Socket => Some("NCCL_NET=Socket"),
+            _ => self.rdma.disable.then_some("NCCL_IB_DISABLE=1"),
+        }
     }
 
     /// Where rank 0 listens while ranks find each other: `RINGWAY_ROOT`, else `NCCL_COMM_ID`;

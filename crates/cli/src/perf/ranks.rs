@@ -78,11 +78,17 @@ impl Collectives for Communicator {
     fn describe(&self) -> String {
         let hosts = self.hosts();
         let domains = hosts.iter().max().map_or(1, |most| most + 1);
+        let reaches = |name| (0..self.size()).any(|peer| self.carrier(peer) == name);
+        let network = match (reaches("NET/IB"), reaches("NET/Socket")) {
+            (true, true) => "RDMA and tcp",
+            (true, false) => "RDMA",
+            (false, _) => "tcp",
+        };
         let transport = match (domains, self.size()) {
             (_, 1) => "none (one rank)".to_owned(),
             (1, _) => "shm".to_owned(),
-            (domains, size) if domains == size => "tcp".to_owned(),
-            (domains, _) => format!("shm inside {domains} groups of ranks, tcp between them"),
+            (domains, size) if domains == size => network.to_owned(),
+            (domains, _) => format!("shm inside {domains} groups of ranks, {network} between them"),
         };
         format!("transport {transport}, level {}", self.level())
     }

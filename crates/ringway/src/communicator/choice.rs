@@ -1,15 +1,19 @@
 //! What was chosen for each peer and why nothing better, said in the lines that operators grep for; and
 //! whether it is good enough for `RINGWAY_REQUIRE`.
 
+use std::fmt::Write as _;
+
 use super::colocation::Colocation;
-use crate::bootstrap::{Session, rails};
+use super::rdma::Rdma;
+use crate::bootstrap::{PeerInfo, Session, rails};
 use crate::config::{Config, Requirement};
 use crate::error::{Error, Result};
 use crate::log;
+use crate::plan::types::Rank;
 
 /// Says how this rank reaches the others: one line for each way, with the reason for each peer that
 /// is not reached by memory, and one line for all.
-pub(super) fn announce(session: &Session, found: &Colocation) {
+pub(super) fn announce(session: &Session, found: &Colocation, (rdma, far): (&Rdma, &[Rank])) {
     let rank = session.rank;
     let of_rank = u64::from(rank);
     let me = &session.peers[rank as usize];
@@ -28,9 +32,14 @@ pub(super) fn announce(session: &Session, found: &Colocation) {
         );
     }
     let near = found.attached.len();
-    let far = session.peers.len() - 1 - near;
+    let (by_rdma, by_socket): (Vec<Rank>, Vec<Rank>) =
+        far.iter().partition(|peer| rdma.reaches(**peer).is_ok());
     let mut network = String::new();
-    if far > 0 {
+    if !by_rdma.is_empty() {
+        announce_rdma(me, rdma);
+        let _infallible = write!(network, ", {} by RDMA", by_rdma.len());
+    }
+    if !by_socket.is_empty() {
         let offered: Vec<String> = (0..)
             .zip(&me.rails)
             .map(|(index, rail): (usize, _)| {
@@ -39,14 +48,21 @@ pub(super) fn announce(session: &Session, found: &Colocation) {
             .collect();
         tracing::info!(target: log::INIT_NET, rank = of_rank, "NET/Socket : Using {}", offered.join(" "));
         tracing::info!(target: log::INIT_NET, rank = of_rank, "Using network Socket");
-        let mut reasons: Vec<&str> =
-            found.refusals.iter().map(String::as_str).filter(|why| !why.is_empty()).collect();
+        let mut reasons: Vec<&str> = by_socket
+            .iter()
+            .flat_map(|peer| {
+                [found.refusals[*peer as usize].as_str(), rdma.reaches(*peer).err().unwrap_or("")]
+            })
+            .filter(|why| !why.is_empty())
+            .collect();
         reasons.sort_unstable();
         reasons.dedup();
         let more = reasons.len().saturating_sub(REASONS_MOST);
         reasons.truncate(REASONS_MOST);
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-        network = format!(", {far} over sockets ({}{more})", reasons.join("; "));
+        let sockets = by_socket.len();
+        let _infallible =
+            write!(network, ", {sockets} over sockets ({}{more})", reasons.join("; "));
     }
     let copies = match (near, &found.unreadable) {
         (0, _) => "",
@@ -59,6 +75,23 @@ pub(super) fn announce(session: &Session, found: &Colocation) {
         "comm {:#x} rank {rank} reaches {near} by shared memory{copies}{network}",
         session.comm_id,
     );
+}
+
+fn announce_rdma(me: &PeerInfo, rdma: &Rdma) {
+    let rank = u64::from(me.rank);
+    let ports: Vec<String> = (0..)
+        .zip(rdma.labels())
+        .map(|(index, label): (usize, _)| format!("[{index}]{label}"))
+        .collect();
+    let beside = me
+        .rails
+        .first()
+        .map_or(String::new(), |rail| format!("; OOB {}:{}<0>", rail.interface, rail.address.ip()));
+    tracing::info!(target: log::INIT_NET, rank, "NET/IB : Using {}{beside}", ports.join(" "));
+    tracing::info!(target: log::INIT_NET, rank, "Using network IB");
+    for why in rdma.refused(me.rank) {
+        tracing::info!(target: log::INIT_NET, rank, "NET/IB : not used: {why}");
+    }
 }
 
 /// Reasons on one line, at most.

@@ -1,6 +1,7 @@
 //! The engine of a communicator: begins operations, polls them to their end, and knows what to
 //! say when one does not end.
 
+use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -11,10 +12,10 @@ use crate::control::{AGREEMENT_MS_MAX, Health, Journal, Report, Signature};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::{Execution, Links, Part, Prepared, Progress};
 use crate::plan::types::Rank;
-use crate::transport::framed::FramedLink;
+use crate::transport::framed::{AHEAD, FramedLink};
 use crate::transport::shm::{self, GENERATIONS, LARGES, Segment};
 use crate::transport::tcp;
-use crate::transport::{Area, Context, LinkDescription, OperationTag, Pair, Trouble};
+use crate::transport::{Area, Context, Link, LinkDescription, OperationTag, Pair, Trouble};
 
 /// How long a wait stands before the peers compare what they are doing.
 const COMPARE_AFTER: Duration = Duration::from_millis(1);
@@ -284,45 +285,36 @@ impl Engine {
                     return Err(self.verdict());
                 }
             };
+            let unmade =
+                |e| Error::system(format_args!("cannot set up the link to rank {peer}"), e);
             if let Some(socket) = by_rdma.then(|| streams.pop()).flatten() {
-                let name = self.session.peers[*peer as usize].identity().to_string();
-                match self.rdma.meet(socket, &name, until) {
-                    Ok((stream, detail)) => {
-                        let description = self.describe_rdma(*peer, detail);
-                        let ahead = crate::transport::framed::AHEAD;
-                        let link = FramedLink::over(*peer, vec![stream], ahead, description);
-                        self.links.insert(*peer, Box::new(link));
-                        self.journal.wait_end();
-                        continue;
-                    }
-                    Err(cause) => {
-                        self.health.report(Report::LinkBroken { peer: *peer, cause });
-                        return Err(self.verdict());
-                    }
-                }
+                let link = self.rdma_link(*peer, socket).map_err(unmade)?;
+                self.links.insert(*peer, link);
+            } else {
+                let description = self.describe(*peer, &streams);
+                let link = tcp::link(*peer, streams, description).map_err(unmade)?;
+                self.links.insert(*peer, Box::new(link));
             }
-            let description = self.describe(*peer, &streams);
-            let link = tcp::link(*peer, streams, description).map_err(|e| {
-                Error::system(format_args!("cannot set up the link to rank {peer}"), e)
-            })?;
-            self.links.insert(*peer, Box::new(link));
             self.journal.wait_end();
         }
         Ok(())
     }
 
-    fn describe_rdma(&self, peer: Rank, detail: String) -> LinkDescription {
-        let reason = self.refusals[peer as usize].clone();
+    fn rdma_link(&self, peer: Rank, socket: TcpStream) -> std::io::Result<Box<dyn Link>> {
         let rank = self.session.rank;
+        let name = self.session.peers[peer as usize].identity().to_string();
+        let (stream, detail) = self.rdma.stream(socket, (rank, peer), name)?;
+        let reason = self.refusals[peer as usize].clone();
         tracing::info!(
             target: crate::log::INIT_NET,
             rank = u64::from(rank),
             "Channel 00/0 : {rank}[{rank}] -> {peer}[{peer}] [send] via NET/IB/0 ({detail}; {reason})"
         );
-        LinkDescription { peer, transport: "NET/IB", detail, reason }
+        let description = LinkDescription { peer, transport: "NET/IB", detail, reason };
+        Ok(Box::new(FramedLink::over(peer, vec![stream], AHEAD, description)))
     }
 
-    fn describe(&self, peer: Rank, streams: &[std::net::TcpStream]) -> LinkDescription {
+    fn describe(&self, peer: Rank, streams: &[TcpStream]) -> LinkDescription {
         let detail = connect::describe(&self.session, streams);
         let reason = self.refusals[peer as usize].clone();
         let rank = self.session.rank;

@@ -69,11 +69,11 @@ impl Communicator {
         let colocation = colocation::discover(&mut session, &config, (layout, &descriptor, &bell))?;
         drop(descriptor);
         choice::require(&session, &config, &colocation)?;
-        choice::announce(&session, &colocation);
-        let Colocation { hosts, attached, refusals, unreadable } = colocation;
-        let is_near = |peer: &u32| attached.iter().any(|one| one.peer == *peer);
+        let is_near = |peer: &u32| colocation.attached.iter().any(|one| one.peer == *peer);
         let far: Vec<u32> = (0..size).filter(|peer| *peer != rank && !is_near(peer)).collect();
         let rdma = super::rdma::agree(&mut session, &config, &far)?;
+        choice::announce(&session, &colocation, (&rdma, &far));
+        let Colocation { hosts, attached, refusals, unreadable } = colocation;
         let measured = tuned::agree(&mut session, &config, &hosts)?;
         let mut links = Links::new(rank, size, Arc::clone(&own), bell.clone());
         for one in attached {

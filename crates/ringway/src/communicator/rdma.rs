@@ -3,18 +3,15 @@
 
 use std::net::TcpStream;
 use std::sync::Arc;
-use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
 use crate::bootstrap::Session;
-use crate::config::{Config, RdmaSettings, Requirement, TransportChoice};
+use crate::config::{Config, RdmaSettings};
 use crate::error::{Error, Result};
-use crate::log;
 use crate::plan::types::Rank;
 use crate::transport::verbs::adapter::{self, Adapter};
-use crate::transport::verbs::meet::{self, Wish};
-use crate::transport::verbs::stream::VerbsStream;
+use crate::transport::verbs::stream::{self, VerbsStream, Wish};
 
 /// What a rank says of its ports.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +27,9 @@ struct Ports {
 pub(crate) struct Rdma {
     adapters: Vec<Arc<Adapter>>,
     settings: RdmaSettings,
+    insists: Option<&'static str>,
+    /// What each rank said.
+    said: Vec<Ports>,
     /// For every rank, why it is not reached so.
     refusals: Vec<Option<String>>,
 }
@@ -37,62 +37,63 @@ pub(crate) struct Rdma {
 /// Finds this rank's ports, and hears of those of all others. All ranks call it; `far` are those that are not
 /// reached by memory.
 pub(super) fn agree(session: &mut Session, config: &Config, far: &[Rank]) -> Result<Rdma> {
-    let mut own = Ports::default();
-    let mut adapters = Vec::new();
-    let wanted = matches!(config.transport, TransportChoice::Auto | TransportChoice::Verbs);
-    if !wanted {
-        own.refused.push(format!("RINGWAY_TRANSPORT={}", config.transport));
-    } else if !far.is_empty() {
-        match adapter::survey(&config.rdma) {
-            Ok(found) => {
-                own.used = found.adapters.iter().map(|one| one.label()).collect();
-                own.refused = found.refused;
-                adapters = found.adapters;
-            }
-            Err(error) => own.refused.push(error.to_string()),
-        }
-    }
-    if session.size == 1 {
-        return Ok(Rdma { adapters, settings: config.rdma.clone(), refusals: vec![None] });
-    }
-    let body = serde_json::to_vec(&own).map_err(|error| Error::internal(error.to_string()))?;
-    let all = session.all_gather(&body)?;
-    let said: Vec<Ports> =
-        all.iter().map(|text| serde_json::from_slice(text).unwrap_or_default()).collect();
-    let refusal = |peer: Rank| {
-        let lacks = |rank: Rank| {
-            let ports = &said[rank as usize];
-            let why =
-                if ports.refused.is_empty() { "none".to_owned() } else { ports.refused.join("; ") };
-            ports.used.is_empty().then(|| format!("rank {rank} has no RDMA port: {why}"))
-        };
-        lacks(session.rank).or_else(|| lacks(peer))
+    let (own, adapters) = match config.forbids_rdma() {
+        Some(why) => (Ports { refused: vec![why.to_owned()], ..Ports::default() }, Vec::new()),
+        None if far.is_empty() => Default::default(),
+        None => find(&config.rdma),
     };
+    let said = if session.size == 1 {
+        vec![own]
+    } else {
+        let body = serde_json::to_vec(&own).map_err(|error| Error::internal(error.to_string()))?;
+        let all = session.all_gather(&body)?;
+        all.iter().map(|text| serde_json::from_slice(text).unwrap_or_default()).collect()
+    };
+    let lacks = |rank: Rank| {
+        let Ports { used, refused } = &said[rank as usize];
+        let why = if refused.is_empty() { "none".to_owned() } else { refused.join("; ") };
+        used.is_empty().then(|| format!("rank {rank} uses no RDMA port: {why}"))
+    };
+    let refusal = |peer: Rank| lacks(session.rank).or_else(|| lacks(peer));
     let refusals: Vec<_> = (0..session.size)
         .map(|peer| if far.contains(&peer) { refusal(peer) } else { None })
         .collect();
-    let rank = u64::from(session.rank);
-    if !far.is_empty() && !adapters.is_empty() {
-        let list: Vec<String> =
-            own.used.iter().enumerate().map(|(at, name)| format!("[{at}]{name}")).collect();
-        tracing::info!(target: log::INIT_NET, rank, "NET/IB : Using {}", list.join(" "));
-    }
-    let insists =
-        config.require.contains(&Requirement::Rdma) || config.transport == TransportChoice::Verbs;
-    for peer in far {
-        let Some(why) = &refusals[*peer as usize] else { continue };
-        if insists {
-            let asked = if config.require.contains(&Requirement::Rdma) {
-                "RINGWAY_REQUIRE=rdma"
-            } else {
-                "RINGWAY_TRANSPORT=verbs"
-            };
-            let text =
-                format!("{asked} is not met between ranks {} and {peer}: {why}", session.rank);
-            return Err(Error::usage(text));
+    let insists = config.insists_on_rdma();
+    if let Some(asks) = insists {
+        for peer in far {
+            if let Some(why) = &refusals[*peer as usize] {
+                let (me, other) = (session.rank as usize, *peer as usize);
+                let (me, other) = (session.peers[me].identity(), session.peers[other].identity());
+                let text = format!("{asks} is not met between {me} and {other}: {why}");
+                return Err(Error::usage(text).with_culprits(vec![other]));
+            }
         }
     }
-    Ok(Rdma { adapters, settings: config.rdma.clone(), refusals })
+    Ok(Rdma { adapters, settings: config.rdma.clone(), insists, said, refusals })
+}
+
+/// The ports of this rank that can be used, and why no others.
+fn find(settings: &RdmaSettings) -> (Ports, Vec<Arc<Adapter>>) {
+    let mut ports = Ports::default();
+    let found = match adapter::survey(settings) {
+        Ok(found) => found,
+        Err(error) => {
+            ports.refused.push(error.to_string());
+            return (ports, Vec::new());
+        }
+    };
+    ports.refused = found.refused;
+    let mut adapters = Vec::new();
+    for adapter in found.adapters {
+        match stream::try_port(&adapter) {
+            Ok(()) => {
+                ports.used.push(adapter.label());
+                adapters.push(adapter);
+            }
+            Err(why) => ports.refused.push(why),
+        }
+    }
+    (ports, adapters)
 }
 
 impl Rdma {
@@ -105,20 +106,39 @@ impl Rdma {
         }
     }
 
-    /// Makes the stream to a rank over the connection that is there, which does the same.
-    pub(super) fn meet(
+    /// This rank's ports, as NCCL has them in its log: `mlx5_0:1/RoCE`.
+    pub(super) fn labels(&self) -> Vec<String> {
+        self.adapters.iter().map(|one| one.label()).collect()
+    }
+
+    /// Why this rank uses no more ports.
+    pub(super) fn refused(&self, rank: Rank) -> &[String] {
+        &self.said[rank as usize].refused
+    }
+
+    /// The stream to a rank beside the connection that is there; it makes one too.
+    ///
+    /// # Errors
+    /// When the system has no memory or descriptors left.
+    pub(super) fn stream(
         &self,
         socket: TcpStream,
-        peer: &str,
-        deadline: Instant,
-    ) -> std::result::Result<(VerbsStream, String), String> {
+        (rank, peer): (Rank, Rank),
+        name: String,
+    ) -> std::io::Result<(VerbsStream, String)> {
+        let (mine, theirs) = (self.adapters.len(), self.said[peer as usize].used.len());
+        // Where ports may cross, those of the rank with fewer are used again from the first.
+        let count = if self.settings.cross == 1 { mine.max(theirs) } else { mine.min(theirs) };
+        let adapters: Vec<_> = self.adapters.iter().cycle().take(count).map(Arc::clone).collect();
+        let detail = adapters.iter().map(|one| one.label()).collect::<Vec<_>>().join(" ");
         let wish = Wish {
-            adapters: &self.adapters,
-            settings: &self.settings,
-            queue_pairs: 1,
-            peer,
-            deadline,
+            adapters,
+            settings: self.settings.clone(),
+            insists: self.insists.map(str::to_owned),
+            leads: rank < peer,
+            rank: rank.into(),
+            peer: name,
         };
-        meet::meet(socket, &wish)
+        Ok((VerbsStream::new(socket, wish)?, detail))
     }
 }

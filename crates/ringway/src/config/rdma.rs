@@ -30,6 +30,29 @@ pub struct RdmaSettings {
     pub traffic_class: u8,
     /// `NCCL_IB_PKEY`: index of the partition key.
     pub pkey_index: u16,
+    /// `NCCL_IB_DISABLE`: no RDMA at all.
+    pub disable: bool,
+    /// `NCCL_IB_QPS_PER_CONNECTION`: queue pairs by each rail.
+    pub queue_pairs: u8,
+    /// `NCCL_IB_SPLIT_DATA_ON_QPS`: what is sent is cut for all of them, not sent by each in turn.
+    pub split: bool,
+    /// `NCCL_IB_ADAPTIVE_ROUTING`; where unset on InfiniBand, and not on RoCE.
+    pub adaptive_routing: Option<bool>,
+    /// `NCCL_IB_AR_THRESHOLD`: bytes above which a message's packets may take ways of their own.
+    pub adaptive_least: u64,
+    /// `NCCL_CROSS_NIC`: whether ports without a counterpart go to another of the peer's.
+    pub cross: u8,
+}
+
+impl RdmaSettings {
+    /// Bytes above which the packets of a message may come in any order.
+    pub(crate) fn scattered_from(&self, infiniband: bool) -> usize {
+        if self.adaptive_routing.unwrap_or(infiniband) {
+            usize::try_from(self.adaptive_least).unwrap_or(usize::MAX)
+        } else {
+            usize::MAX
+        }
+    }
 }
 
 impl Default for RdmaSettings {
@@ -45,6 +68,12 @@ impl Default for RdmaSettings {
             service_level: 0,
             traffic_class: 0,
             pkey_index: 0,
+            disable: false,
+            queue_pairs: 1,
+            split: false,
+            adaptive_routing: None,
+            adaptive_least: 8192,
+            cross: 2,
         }
     }
 }

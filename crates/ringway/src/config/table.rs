@@ -8,8 +8,8 @@ use super::filter::{self, AlgorithmFilter, InterfaceFilter};
 use super::parse::{self, Problem, Remark};
 use super::rdma::{self, AddressRange};
 use super::value::{
-    AddressFamily, ColorChoice, DebugLevel, HostPort, LogFile, Requirement, Secret, Subsystems,
-    TransportChoice, TuningChoice,
+    AddressFamily, ColorChoice, DebugLevel, HostPort, LogFile, NetworkChoice, Requirement, Secret,
+    Subsystems, TransportChoice, TuningChoice,
 };
 use crate::plan::types::Level;
 
@@ -35,7 +35,7 @@ pub(super) type Outcome = Result<Vec<Remark>, Problem>;
 
 const IDENTITY: &str = "Who this rank is and where the ranks meet";
 const TRANSPORT: &str = "How bytes travel";
-const RDMA: &str = "RDMA (so far read by `ringway net` alone)";
+const RDMA: &str = "RDMA";
 const MEMORY: &str = "Memory and speed";
 const PROMISES: &str = "Promises";
 const LOG: &str = "Log";
@@ -157,6 +157,11 @@ pub(super) static TABLE: &[Entry] = &[
          abstract sockets, which leave no file.",
         assign_shm_dir,
         |c| path_or_unset(c.shm_dir())),
+    entry(TRANSPORT, "NCCL_NET", "auto, IB or Socket",
+        "What carries bytes between hosts: IB is RDMA or an error, Socket is TCP. ringway loads no \
+         plugins.",
+        |c, v| put(&mut c.network, NetworkChoice::parse(v)),
+        |c| c.network.to_string()),
     entry(TRANSPORT, "NCCL_SOCKET_IFNAME", "list of names; = exact, ^ exclude",
         "Network interfaces for sockets: `eth` is every name that starts so, `=eth0,eth1` \
          exactly these, `^docker,lo` all others. The mark counts for the whole list.",
@@ -222,6 +227,34 @@ pub(super) static TABLE: &[Entry] = &[
         "Index of the partition key in the port's table.",
         |c, v| put(&mut c.rdma.pkey_index, parse::number(v, 0..=65535)),
         |c| c.rdma.pkey_index.to_string()),
+    entry(RDMA, "NCCL_IB_DISABLE", "0 or 1",
+        "1: ranks of different hosts talk over sockets, whatever adapters there are.",
+        |c, v| put(&mut c.rdma.disable, parse::boolean(v)),
+        |c| u8::from(c.rdma.disable).to_string()),
+    entry(RDMA, "NCCL_IB_QPS_PER_CONNECTION", "1 to 128",
+        "Queue pairs between each two ports: switches that choose a way by its ends give each a way of \
+         its own. The smaller number of the two ranks counts.",
+        |c, v| put(&mut c.rdma.queue_pairs, parse::number(v, 1..=128)),
+        |c| c.rdma.queue_pairs.to_string()),
+    entry(RDMA, "NCCL_IB_SPLIT_DATA_ON_QPS", "0 or 1",
+        "1: what is sent at once is cut into parts, one for each queue pair. 0: messages of 64 KiB go by \
+         each in turn.",
+        |c, v| put(&mut c.rdma.split, parse::boolean(v)),
+        |c| u8::from(c.rdma.split).to_string()),
+    entry(RDMA, "NCCL_IB_ADAPTIVE_ROUTING", "auto, 0 or 1",
+        "1: switches may send each packet by a way of its own, so messages above NCCL_IB_AR_THRESHOLD are \
+         told by a write behind them. auto: on InfiniBand.",
+        |c, v| put(&mut c.rdma.adaptive_routing, parse::auto(v, parse::boolean)),
+        |c| or_auto(c.rdma.adaptive_routing.map(u8::from).as_ref())),
+    entry(RDMA, "NCCL_IB_AR_THRESHOLD", "bytes",
+        "See NCCL_IB_ADAPTIVE_ROUTING.",
+        |c, v| put(&mut c.rdma.adaptive_least, parse::bytes(v, 0..=1 << 40)),
+        |c| c.rdma.adaptive_least.to_string()),
+    entry(RDMA, "NCCL_CROSS_NIC", "0, 1 or 2",
+        "Port i of a rank talks to port i of another. Where one has more ports, the rest are not used; 1 \
+         lets them talk to the other's ports again from the first.",
+        |c, v| put(&mut c.rdma.cross, parse::number(v, 0..=2)),
+        |c| c.rdma.cross.to_string()),
 
     entry(MEMORY, "NCCL_BUFFSIZE", "bytes, 64K to 1G",
         "Scratch memory of a rank. Unlike NCCL's, it is not multiplied by connections and \

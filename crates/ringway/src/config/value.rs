@@ -59,6 +59,18 @@ words! {
 }
 
 words! {
+    /// What carries bytes between hosts (`NCCL_NET`).
+    NetworkChoice {
+        /// RDMA where both ends have it, else sockets.
+        Auto = "auto",
+        /// RDMA.
+        Ib = "IB",
+        /// Sockets.
+        Socket = "Socket",
+    }
+}
+
+words! {
     /// Whether the command colours its output (`RINGWAY_COLOR`).
     ColorChoice {
         /// On a terminal, unless `NO_COLOR` is set.
@@ -338,8 +350,7 @@ impl Requirement {
     #[must_use]
     pub fn why_impossible(&self) -> Option<String> {
         let missing = match self {
-            Self::Shm | Self::Rails(_) => return None,
-            Self::Rdma => "has no RDMA transport",
+            Self::Shm | Self::Rdma | Self::Rails(_) => return None,
             Self::Gdr | Self::P2p => "moves host memory only",
             Self::Unknown(word) => {
                 let names = ["shm", "rdma", "gdr", "p2p", "rails=N"].into_iter();

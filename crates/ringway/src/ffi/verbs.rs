@@ -64,6 +64,13 @@ pub(crate) enum VerbsError {
         "this machine has no RDMA device: {0}; load the adapter's driver (mlx5_ib, bnxt_re, irdma, …) and ib_uverbs"
     )]
     NoDevice(String),
+    /// The kernel has devices, and the library lists none of them.
+    #[error("the kernel has RDMA devices ({devices}), but libibverbs lists none: {hint}")]
+    Unlisted {
+        devices: String,
+        /// Why, and what to do about it.
+        hint: &'static str,
+    },
     /// A call failed.
     #[error("{call} on {device} failed: {why}{hint}")]
     Call {
@@ -94,7 +101,7 @@ impl VerbsError {
     pub(crate) fn code(&self) -> Option<i32> {
         match self {
             Self::Call { code, .. } => Some(*code),
-            Self::Library(_) | Self::NoDevice(_) => None,
+            Self::Library(_) | Self::NoDevice(_) | Self::Unlisted { .. } => None,
         }
     }
 }
@@ -196,6 +203,30 @@ impl fmt::Debug for Verbs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Verbs").finish_non_exhaustive()
     }
+}
+
+/// Names in a folder; none where there is none.
+fn names(folder: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Why the library lists no device: there is none, or it may not see those that are there.
+fn none_listed() -> VerbsError {
+    let devices = names("/sys/class/infiniband");
+    if devices.is_empty() {
+        return VerbsError::NoDevice("the kernel lists none".to_owned());
+    }
+    let files = names(DEVICE_FOLDER);
+    let hint = if files.iter().any(|name| name.starts_with("uverbs")) {
+        "no provider knows them; install ibverbs-providers, or the maker's"
+    } else {
+        "their /dev/infiniband/uverbs* are not here; load ib_uverbs, or give them to the container (--device=/dev/infiniband, or an RDMA device plugin)"
+    };
+    VerbsError::Unlisted { devices: devices.join(", "), hint }
 }
 
 /// What to do when a device of the kernel's cannot be opened.

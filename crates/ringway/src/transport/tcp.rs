@@ -4,6 +4,7 @@ use std::io::{self, IoSlice};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use rustix::event::PollFlags;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags};
 
 use super::LinkDescription;
@@ -47,7 +48,11 @@ impl Stream for TcpStream {
         }
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.as_fd())
+    fn interest(&self, wanted: PollFlags) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        Some((self.as_fd(), wanted))
+    }
+
+    fn wakes(&self) -> bool {
+        true
     }
 }

@@ -2,6 +2,9 @@
 
 pub(crate) mod adapter;
 mod flow;
-pub(crate) mod meet;
+mod paths;
+mod rail;
 pub(crate) mod select;
+mod side;
 pub(crate) mod stream;
+mod wire;

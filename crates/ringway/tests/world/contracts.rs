@@ -7,8 +7,8 @@ use ringway::config::Config;
 use ringway::element::as_bytes;
 use ringway::{Call, Collective, Communicator, DataType, Error, ErrorKind, Level, ReduceOp};
 
-use crate::collectives::Hosts;
 use crate::harness::{settings, watchdog, world_each};
+use crate::sweep::Hosts;
 
 const SOON: Duration = Duration::from_secs(1);
 

@@ -7,8 +7,8 @@ use ringway::plan::algorithm::Algorithm;
 use ringway::{Call, Collective, Communicator, Level, ReduceOp};
 
 use crate::case::Shape;
-use crate::collectives::Hosts;
 use crate::harness::{Random, seed, settings, watchdog, world_each};
+use crate::sweep::Hosts;
 
 /// Values of very different sizes and signs: any other order of a sum shows in the bits.
 fn noise(random: &mut Random) -> f32 {

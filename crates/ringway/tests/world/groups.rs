@@ -5,8 +5,8 @@ use ringway::plan::algorithm::Algorithm;
 use ringway::{Collective, Communicator, DataType, ReduceOp};
 
 use crate::case::{Case, Shape};
-use crate::collectives::{Hosts, draw};
 use crate::harness::{Random, seed, watchdog, world_each};
+use crate::sweep::{Hosts, draw};
 
 /// Runs cases as one group on one rank; what was wrong.
 fn run_fused(comm: &Communicator, cases: &[Case]) -> ringway::Result<Vec<String>> {
@@ -68,7 +68,7 @@ fn collectives_fuse() {
     for (ranks, hosts) in
         [(2, Hosts::One), (3, Hosts::Each), (4, Hosts::One), (5, Hosts::One), (4, Hosts::Pairs)]
     {
-        let mut random = Random::new(seed(), u64::from(ranks) << 16 | hosts as u64);
+        let mut random = Random::new(seed(), u64::from(ranks) << 16 | hosts.number());
         let groups: Vec<Vec<Case>> = (0..12)
             .map(|_| {
                 let calls = 1 + random.below(6);

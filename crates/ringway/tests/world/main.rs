@@ -17,4 +17,6 @@ mod harness;
 mod memory;
 mod messages;
 mod reference;
+#[allow(dead_code, reason = "shared with the suite of RDMA")]
+mod sweep;
 mod threads;

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use ringway::ErrorKind;
 use ringway::config::Config;
 
-use crate::collectives::Hosts;
 use crate::harness::{Random, seed, watchdog, world_each};
+use crate::sweep::Hosts;
 
 fn pattern(stream: u64, bytes: usize) -> Vec<u8> {
     let mut random = Random::new(seed(), stream);

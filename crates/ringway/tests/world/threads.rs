@@ -7,8 +7,8 @@ use std::time::Duration;
 use ringway::config::Config;
 use ringway::{Call, Collective, Communicator, DataType, ReduceOp};
 
-use crate::collectives::Hosts;
 use crate::harness::{Random, seed, watchdog, world_each};
+use crate::sweep::Hosts;
 
 fn world<R: Send>(ranks: u32, hosts: Hosts, body: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
     world_each(ranks, |rank| hosts.config(rank, Config::default()), |comm| body(comm.unwrap()))

@@ -8,6 +8,8 @@ use std::io::{self, IoSlice};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use rustix::event::PollFlags;
+
 use crate::plan::rng::Random;
 use crate::plan::types::Rank;
 use crate::transport::framed::stream::{Arrival, Stream};
@@ -200,7 +202,11 @@ impl Stream for End {
         }
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    fn interest(&self, _wanted: PollFlags) -> Option<(BorrowedFd<'_>, PollFlags)> {
         None
+    }
+
+    fn wakes(&self) -> bool {
+        false
     }
 }

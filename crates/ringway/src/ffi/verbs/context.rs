@@ -86,7 +86,7 @@ impl Device {
             devices.push(Self { raw, name, list: Arc::clone(&list) });
         }
         if devices.is_empty() {
-            return Err(VerbsError::NoDevice("the kernel lists none".to_owned()));
+            return Err(super::none_listed());
         }
         Ok(devices)
     }
@@ -293,6 +293,27 @@ pub(crate) struct AsyncEvent {
     pub(crate) port: Option<u8>,
     /// The queue pair's number, where it is one's.
     pub(crate) queue_pair: Option<u32>,
+}
+
+impl fmt::Display for AsyncEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.kind {
+            EventKind::PortDown => f.write_str("port error")?,
+            EventKind::PortActive => f.write_str("port active")?,
+            EventKind::GidsChanged => f.write_str("GID table change")?,
+            EventKind::LidChanged => f.write_str("LID change")?,
+            EventKind::PkeysChanged => f.write_str("P_Key table change")?,
+            EventKind::QueuePairFailed => f.write_str("local QP failed")?,
+            EventKind::Established => f.write_str("communication established")?,
+            EventKind::DeviceFailed => f.write_str("local catastrophic error")?,
+            EventKind::Other(number) => write!(f, "event {number}")?,
+        }
+        match (self.port, self.queue_pair) {
+            (Some(port), _) => write!(f, " (port {port})"),
+            (_, Some(number)) => write!(f, " (QP {number})"),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A device, opened.

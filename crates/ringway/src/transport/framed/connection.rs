@@ -133,7 +133,7 @@ impl<S: Stream> Connection<S> {
     /// is left out, and mostly what has been silent: each look is a system call.
     pub(super) fn poll(&mut self, receiver: &mut impl Receiver) -> Result<bool, Failure> {
         // A stream without a descriptor has nobody who would wake this rank for what was left out.
-        if self.stream.descriptor().is_some() {
+        if self.stream.wakes() {
             let skipped = self.silent > SILENT_AFTER
                 && !(self.silent - SILENT_AFTER).is_multiple_of(SILENT_SKIPS + 1);
             self.silent = self.silent.wrapping_add(1);
@@ -154,8 +154,8 @@ impl<S: Stream> Connection<S> {
         if self.sending.is_some() || !self.queue.is_empty() {
             flags |= PollFlags::OUT;
         }
-        if let Some(descriptor) = self.stream.descriptor().filter(|_| !flags.is_empty()) {
-            wanted.push((descriptor, flags));
+        if !flags.is_empty() {
+            wanted.extend(self.stream.interest(flags));
         }
     }
 
@@ -231,10 +231,10 @@ impl<S: Stream> Connection<S> {
         self.owed = self.owed.saturating_sub(bytes);
     }
 
-    /// Sends what is queued; whether nothing is left that somebody waits for.
+    /// Sends what is queued; whether nothing is left that somebody waits for, here or in the stream.
     pub(super) fn drain(&mut self) -> io::Result<bool> {
         self.flush()?;
-        Ok(self.owed == 0)
+        Ok(self.owed == 0 && self.stream.settled())
     }
 
     /// Reads and stores frames until there is nothing more, or one must be held.
@@ -418,8 +418,12 @@ mod tests {
             if got == 0 { Arrival::Nothing } else { Arrival::Bytes(got) }
         }
 
-        fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-            Some(self.descriptor.as_fd())
+        fn wakes(&self) -> bool {
+            true
+        }
+
+        fn interest(&self, wanted: PollFlags) -> Option<(BorrowedFd<'_>, PollFlags)> {
+            Some((self.descriptor.as_fd(), wanted))
         }
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::select::{self, Chosen, Range, Wanted};
+use super::wire::End;
 use crate::config::{AddressFamily, RdmaSettings};
 use crate::ffi::verbs::{Access, Context, Gid, LinkLayer, Mtu, Path, Pd, Port, Verbs, VerbsError};
 
@@ -20,16 +21,6 @@ pub(crate) struct Adapter {
 pub(crate) struct Survey {
     pub(crate) adapters: Vec<Arc<Adapter>>,
     pub(crate) refused: Vec<String>,
-}
-
-/// One end of a queue pair, as the other must know it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RemoteEnd {
-    pub(crate) gid: Gid,
-    pub(crate) lid: u16,
-    pub(crate) mtu: i32,
-    pub(crate) number: u32,
-    pub(crate) psn: u32,
 }
 
 /// Opens every port that the settings let be used; those of devices in the order of their names.
@@ -61,12 +52,17 @@ pub(crate) fn survey(settings: &RdmaSettings) -> Result<Survey, VerbsError> {
     Ok(found)
 }
 
-fn open(context: &Arc<Context>, wanted: &Wanted, number: u8) -> Result<Adapter, String> {
+fn judge(context: &Context, wanted: &Wanted, number: u8) -> Result<(Port, Chosen), String> {
     let words = |error: VerbsError| error.to_string();
     let port = context.port(number).map_err(words)?;
     select::port(wanted, context.name(), &port)?;
     let chosen = select::gid(wanted, &port, &context.gids(&port).map_err(words)?)?;
-    let pd = Pd::new(context).map_err(words)?;
+    Ok((port, chosen))
+}
+
+fn open(context: &Arc<Context>, wanted: &Wanted, number: u8) -> Result<Adapter, String> {
+    let (port, chosen) = judge(context, wanted, number)?;
+    let pd = Pd::new(context).map_err(|error| error.to_string())?;
     Ok(Adapter { context: Arc::clone(context), port, chosen, pd })
 }
 
@@ -91,26 +87,37 @@ impl Adapter {
         self.port.link_layer == LinkLayer::InfiniBand
     }
 
+    /// The port as it is now, with the address that is chosen now.
+    ///
+    /// # Errors
+    /// When it cannot be used, with why.
+    pub(super) fn again(&self, settings: &RdmaSettings) -> Result<Arc<Self>, String> {
+        let (context, pd) = (Arc::clone(&self.context), Arc::clone(&self.pd));
+        let (port, chosen) = judge(&context, &wanted(settings), self.port.number)?;
+        Ok(Arc::new(Self { context, port, chosen, pd }))
+    }
+
+    /// Where the kernel counts what goes wrong at this port.
+    pub(super) fn counters(&self) -> String {
+        let (name, port) = (self.context.name(), self.port.number);
+        format!("/sys/class/infiniband/{name}/ports/{port}/{{counters,hw_counters}}")
+    }
+
     /// As NCCL has it in its log: `mlx5_0:1/RoCE`.
     pub(crate) fn label(&self) -> String {
         format!("{}/{}", self.name(), if self.is_infiniband() { "IB" } else { "RoCE" })
     }
 
     /// The way to a queue pair of a peer's; nothing where no MTU fits both.
-    pub(crate) fn path(
-        &self,
-        settings: &RdmaSettings,
-        own_psn: u32,
-        to: &RemoteEnd,
-    ) -> Option<Path> {
+    pub(super) fn path(&self, settings: &RdmaSettings, own_psn: u32, to: &End) -> Option<Path> {
         Some(Path {
             port: self.port.number,
             gid_index: self.chosen.index,
             pkey_index: settings.pkey_index,
-            remote_gid: to.gid,
+            remote_gid: Gid(to.gid),
             remote_lid: to.lid,
             remote_qp: to.number,
-            global: self.port.global_route_needed || to.gid.0[..8] != self.chosen.gid.0[..8],
+            global: self.port.global_route_needed || to.gid[..8] != self.chosen.gid.0[..8],
             receive_psn: to.psn,
             send_psn: own_psn,
             mtu: Mtu::from_number(to.mtu.min(self.port.active_mtu))?,

@@ -19,7 +19,9 @@
 use std::collections::VecDeque;
 
 /// Slots of a direction, a power of two.
-pub(super) const SLOTS: u64 = 32;
+pub(super) const SLOTS: usize = 32;
+/// Messages that may be under way.
+pub(super) const WINDOW: u64 = SLOTS as u64;
 
 /// Bits of a sequence number that go with a message.
 const WIRE_BITS: u32 = 31;
@@ -82,7 +84,7 @@ pub(super) struct Outbox {
     /// Messages that the peer has consumed.
     acked: u64,
     /// For every slot, posted writes that have not ended.
-    posted: [u8; SLOTS as usize],
+    posted: [u8; SLOTS],
     /// Messages that wait to be posted, by number.
     waiting: VecDeque<u64>,
 }
@@ -90,10 +92,10 @@ pub(super) struct Outbox {
 impl Outbox {
     pub(super) fn new() -> Self {
         Self {
-            sent: VecDeque::with_capacity(SLOTS as usize),
+            sent: VecDeque::with_capacity(SLOTS),
             acked: 0,
-            posted: [0; SLOTS as usize],
-            waiting: VecDeque::with_capacity(SLOTS as usize),
+            posted: [0; SLOTS],
+            waiting: VecDeque::with_capacity(SLOTS),
         }
     }
 
@@ -101,7 +103,7 @@ impl Outbox {
     pub(super) fn room(&self) -> Option<usize> {
         let next = self.next();
         let slot = slot(next);
-        (next - self.acked < SLOTS && self.posted[slot] == 0).then_some(slot)
+        (next - self.acked < WINDOW && self.posted[slot] == 0).then_some(slot)
     }
 
     /// The next message has so many bytes, and waits to be posted.
@@ -170,11 +172,6 @@ impl Outbox {
         self.waiting.make_contiguous().sort_unstable();
     }
 
-    /// Whether everything was consumed.
-    pub(super) fn is_empty(&self) -> bool {
-        self.sent.is_empty()
-    }
-
     fn next(&self) -> u64 {
         self.acked + self.sent.len() as u64
     }
@@ -188,14 +185,23 @@ pub(super) struct Inbox {
     /// What the peer was last told of it.
     told: u64,
     /// Length of what has arrived in a slot and is not consumed.
-    arrived: [Option<u32>; SLOTS as usize],
+    arrived: [Option<u32>; SLOTS],
     /// Bytes of the first that were read.
     cursor: u32,
 }
 
 impl Inbox {
     pub(super) fn new() -> Self {
-        Self { consumed: 0, told: 0, arrived: [None; SLOTS as usize], cursor: 0 }
+        Self { consumed: 0, told: 0, arrived: [None; SLOTS], cursor: 0 }
+    }
+
+    /// Whether a message is one that has not come yet, and may.
+    pub(super) fn is_new(&self, sequence: u32) -> bool {
+        near(self.consumed, sequence).is_some_and(|number| {
+            number >= self.consumed
+                && number - self.consumed < WINDOW
+                && self.arrived[slot(number)].is_none()
+        })
     }
 
     /// A message has arrived, of so many bytes.
@@ -205,7 +211,7 @@ impl Inbox {
     pub(super) fn arrive(&mut self, sequence: u32, bytes: u32) -> Result<(), String> {
         match near(self.consumed, sequence) {
             Some(number) if number < self.consumed => Ok(()), // sent twice
-            Some(number) if number - self.consumed < SLOTS => {
+            Some(number) if number - self.consumed < WINDOW => {
                 let place = &mut self.arrived[slot(number)];
                 match *place {
                     Some(before) if before != bytes => {
@@ -247,12 +253,12 @@ impl Inbox {
 
     /// Whether so much was consumed that the peer should hear of it though nothing goes back.
     pub(super) fn owes(&self) -> bool {
-        self.consumed - self.told >= SLOTS / 2
+        self.consumed - self.told >= WINDOW / 2
     }
 }
 
 fn slot(number: u64) -> usize {
-    usize::try_from(number % SLOTS).unwrap_or(0)
+    usize::try_from(number % WINDOW).unwrap_or(0)
 }
 
 fn index(number: u64, first: u64) -> Option<usize> {
@@ -284,7 +290,7 @@ mod tests {
                 outbox: Outbox::new(),
                 inbox: Inbox::new(),
                 rails: vec![VecDeque::new(); rails],
-                slots: vec![u64::MAX; SLOTS as usize],
+                slots: vec![u64::MAX; SLOTS],
                 written: 0,
                 read: 0,
             }
@@ -299,7 +305,7 @@ mod tests {
 
         fn post(&mut self, rail: usize) {
             if let Some((number, slot, bytes)) = self.outbox.waiting() {
-                let mark = self.outbox.posted(rail).unwrap();
+                let mark = self.outbox.posted(rail).expect("it waits");
                 self.rails[rail].push_back((slot, mark, bytes, number));
             }
         }
@@ -309,7 +315,7 @@ mod tests {
             let Some((slot, mark, bytes, number)) = self.rails[rail].pop_front() else { return };
             self.slots[slot] = number;
             let Mark::Data(sequence) = mark else { panic!("no data") };
-            self.inbox.arrive(sequence, bytes).unwrap();
+            self.inbox.arrive(sequence, bytes).expect("it may come");
             self.outbox.ended(slot);
         }
 
@@ -320,7 +326,7 @@ mod tests {
                 if at < lands {
                     self.slots[slot] = number;
                     let Mark::Data(sequence) = mark else { panic!("no data") };
-                    self.inbox.arrive(sequence, bytes).unwrap();
+                    self.inbox.arrive(sequence, bytes).expect("it may come");
                 }
                 self.outbox.ended(slot);
             }
@@ -338,7 +344,7 @@ mod tests {
 
         fn credit(&mut self) {
             let told = self.inbox.tell();
-            self.outbox.credit(told).unwrap();
+            self.outbox.credit(told).expect("as many were sent");
         }
     }
 
@@ -359,24 +365,24 @@ mod tests {
                     _ => world.fail(rail, lands),
                 }
             }
-            for _ in 0..3 * SLOTS {
+            for _ in 0..3 * WINDOW {
                 world.post(0);
                 (0..3).for_each(|rail| world.deliver(rail));
                 world.read();
                 world.credit();
             }
             prop_assert_eq!(world.read, world.written);
-            prop_assert!(world.outbox.is_empty());
+            prop_assert!(world.outbox.sent.is_empty());
         }
     }
 
     #[test]
     fn numbers_are_told_by_their_low_bits() {
         for around in [0, 5, WIRE_MASK - 3, WIRE_MASK, 7 * (WIRE_MASK + 1) + 2] {
-            for ahead in [0, 1, SLOTS] {
+            for ahead in [0, 1, WINDOW] {
                 assert_eq!(near(around, low(around + ahead)), Some(around + ahead));
             }
-            if around >= SLOTS {
+            if around >= WINDOW {
                 assert_eq!(near(around, low(around - 3)), Some(around - 3));
             }
         }
@@ -394,7 +400,7 @@ mod tests {
         outbox.push(1);
         assert!(outbox.credit(2).unwrap_err().contains("consumed 2 messages of 1"));
         let mut inbox = Inbox::new();
-        assert!(inbox.arrive(low(SLOTS), 1).is_err());
+        assert!(inbox.arrive(low(WINDOW), 1).is_err());
         inbox.arrive(0, 1).unwrap();
         assert!(inbox.arrive(0, 2).is_err());
         // Twice the same is nothing new, before it is read and after.
@@ -412,7 +418,7 @@ mod tests {
             outbox.posted(0);
         }
         assert_eq!(outbox.room(), None);
-        outbox.credit(low(SLOTS)).unwrap();
+        outbox.credit(low(WINDOW)).unwrap();
         assert_eq!(outbox.room(), None, "the write to slot 0 has not ended");
         outbox.ended(0);
         assert_eq!(outbox.room(), Some(0));

@@ -175,7 +175,10 @@ pub(crate) fn kind_name(kind: GidKind) -> &'static str {
 
 fn by_index(index: u32, table: &[GidEntry]) -> Result<Chosen, String> {
     let Some(entry) = table.iter().find(|entry| entry.index == index) else {
-        return Err(format!("GID index {index} is empty; {}", what_is_set(table)));
+        return Err(format!(
+            "GID index {index} is empty; {}; unset NCCL_IB_GID_INDEX, or set it to one of these",
+            what_is_set(table)
+        ));
     };
     let mut reason = format!("GID index {index} is set to be used");
     match entry.kind {

@@ -1,159 +1,138 @@
-//! A stream of bytes over queue pairs of several rails, with the socket beside it that agrees on what fails.
+//! A stream of bytes over queue pairs of several rails, with the socket beside it on which the two ends agree.
 //!
-//! Every message is one write with immediate into a slot of the peer's, by the next rail that is up; how much this side
-//! has consumed goes with it ([`flow`](super::flow)). Before the first message nobody waits for anybody: the
-//! slots are there from the start.
-//!
-//! ```text
-//! up ──(completion fails, stands still, port goes)──► leaving ──(all writes ended, peer has left too)──► down
-//! ```
-//!
-//! A path is left at both ends before what it had is sent again by another: a queue pair in its error state takes no
-//! more packets, so nothing late is written over something newer. When no path is left the socket carries the
-//! messages, or the stream ends with what the last one died of, as the settings say.
+//! Every message is one write with immediate into a slot of the peer's, by the path that carried least; how much this side
+//! has consumed goes with it ([`flow`](super::flow)). Once the two have met nobody waits for anybody: the slots are
+//! there from the start. What becomes of paths is in [`paths`](super::paths).
 //!
 //! *Invariant:* nothing blocks, and what is in the peer's hands is never changed here.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::io::{self, IoSlice, Read as _, Write as _};
+use std::io::{self, IoSlice};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFlags, eventfd};
 
 use super::adapter::Adapter;
-use super::flow::{Inbox, Mark, Outbox, SLOTS};
-use crate::ffi::verbs::{
-    Completion, CompletionChannel, Cq, Flags, Memory, Mr, Operation, Part, Qp, Remote, Request,
-    VerbsError,
-};
+use super::flow::{Inbox, Mark, Outbox, WINDOW, low};
+use super::paths::{PathEnd, State};
+use super::rail::{Made, RECEIVE, Rail, Rings, SLOT_BYTES};
+use super::side::Side;
+use super::wire::{Offer, Outcome, Word};
+use crate::config::RdmaSettings;
+use crate::ffi::verbs::{Completion, Flags, Operation, Part, Remote, Request};
 use crate::transport::framed::stream::{Arrival, Stream};
 
-/// Bytes of a slot: consumed messages and length in front, then what is sent.
-pub(super) const SLOT_BYTES: usize = 64 << 10;
+/// In front of what a slot holds: consumed messages and length.
 const HEAD_BYTES: usize = 8;
-pub(super) const RING_BYTES: usize = SLOT_BYTES * SLOTS as usize;
 
-/// Receives that stand ready on a queue pair: for every slot, and for credits beside them.
-const RECEIVES: u32 = 2 * SLOTS as u32;
+/// In the number of a request, where a slot would be: how much was consumed, and nothing else.
+pub(super) const CREDIT: u64 = 0xffff;
+/// The bits of a request's number that the path has.
+const PATH_SHIFT: u32 = 16;
+const GENERATION_SHIFT: u32 = 32;
 
-/// In the number of a request: the path, and the slot or one of these.
-const CREDIT: u64 = 0xffff;
-const RECEIVE: u64 = 1 << 63;
+/// There too: a write whose end is told by the one behind it.
+const SILENT: u64 = 0xfffe;
 
-/// Looks at the clock once in so many polls that found nothing.
+/// Where a message went that no path had.
+const BY_SOCKET: usize = usize::MAX;
+
+/// Looks at the clock once in so many turns, and at the socket once in fewer while all goes well.
 const LOOK: u32 = 1 << 10;
+const LISTEN: u32 = 1 << 6;
 
-/// A rail: a port with memory registered at it, and a queue of completions.
-#[derive(Debug)]
-pub(super) struct Rail {
-    pub(super) adapter: Arc<Adapter>,
-    pub(super) cq: Arc<Cq>,
-    pub(super) channel: Arc<CompletionChannel>,
-    pub(super) out: Mr,
-    pub(super) into: Mr,
-    /// The peer's slots.
-    pub(super) remote: Remote,
-}
+/// Least bytes of a message of which the parts go by different paths.
+const SPLIT_LEAST: usize = 4 << 10;
 
-/// A queue pair of a rail.
-#[derive(Debug)]
-pub(super) struct PathEnd {
-    pub(super) rail: usize,
-    pub(super) qp: Qp,
-    pub(super) state: State,
-    /// Writes that have not ended.
-    pub(super) under_way: u32,
-    /// When a write last ended, or the first was posted.
-    pub(super) moved: Instant,
-}
+/// How long a stream that is dropped waits for what is under way.
+const FAREWELL: Duration = Duration::from_secs(1);
 
-/// See the module's picture.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum State {
-    Up,
-    Leaving { why: String, peer_left: bool },
-    Down { why: String },
-}
-
-/// What the socket carries.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Word {
-    /// This side has left a path.
-    Left { path: u16 },
-}
-
-impl Word {
-    const BYTES: usize = 4;
-
-    fn encode(&self) -> [u8; Self::BYTES] {
-        match self {
-            Self::Left { path } => {
-                let [low, high] = path.to_le_bytes();
-                [1, 0, low, high]
-            }
-        }
-    }
-
-    fn decode(bytes: [u8; Self::BYTES]) -> Result<Self, String> {
-        match bytes {
-            [1, 0, low, high] => Ok(Self::Left { path: u16::from_le_bytes([low, high]) }),
-            other => Err(format!("the peer said {other:02x?} on the socket beside RDMA")),
-        }
-    }
-}
-
-#[derive(Debug)]
-struct Inner {
-    outbox: Outbox,
-    inbox: Inbox,
-    memory_out: Arc<Memory>,
-    memory_into: Arc<Memory>,
-    rails: Vec<Rail>,
-    paths: Vec<PathEnd>,
-    /// The path that has its turn.
-    turn: usize,
-    socket: TcpStream,
-    /// Words for the peer that are not out yet, and bytes of one that is not whole.
-    to_say: VecDeque<u8>,
-    heard: Vec<u8>,
-    /// How long writes may stand still before their path is left.
-    patience: Duration,
-    misses: u32,
-    /// Why nothing will come or go any more.
-    ended: Option<String>,
-    /// Who is at the other end, for people.
-    peer: String,
+/// What is asked of a stream.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    pub(crate) adapters: Vec<Arc<Adapter>>,
+    pub(crate) settings: RdmaSettings,
+    /// What forbids to go over the socket; nothing where that is allowed.
+    pub(crate) insists: Option<String>,
+    /// Whether this side tries again what has failed, and not the other.
+    pub(crate) leads: bool,
+    /// This rank, for its lines in the log.
+    pub(crate) rank: u64,
+    /// The peer, for people.
+    pub(crate) peer: String,
 }
 
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct VerbsStream {
     inner: RefCell<Inner>,
-    /// Readable when a rail or the socket has something, or something was found while falling asleep.
+    /// Readable when something can have happened.
     poller: OwnedFd,
+    /// Makes it so when something has.
     found: OwnedFd,
 }
 
-/// What a stream is made of: rails, connected paths, both rings, and the socket, which does not block.
 #[derive(Debug)]
-pub(super) struct Parts {
+pub(super) struct Inner {
+    pub(super) outbox: Outbox,
+    pub(super) inbox: Inbox,
+    rings: Rings,
     pub(super) rails: Vec<Rail>,
+    /// Of every rail, the queue pairs that the peer has not been heard of yet.
+    pub(super) made: Vec<Vec<Made>>,
     pub(super) paths: Vec<PathEnd>,
-    pub(super) memory_out: Arc<Memory>,
-    pub(super) memory_into: Arc<Memory>,
-    pub(super) socket: TcpStream,
+    /// What this side could connect; the peer's word on it is what ends the meeting.
+    pub(super) outcome: Option<Outcome>,
+    pub(super) met: bool,
+    /// Why rails are not used, from the start.
+    pub(super) refused: Vec<String>,
+    pub(super) side: Side,
+    /// How long a write may stand still.
     pub(super) patience: Duration,
-    pub(super) peer: String,
+    turns: u32,
+    /// When ports were last looked at.
+    pub(super) looked: Instant,
+    /// Whether it was said that the socket carries the messages.
+    pub(super) said_socket: bool,
+    pub(super) ended: Option<String>,
+    pub(super) wish: Wish,
+}
+
+/// Where a message can go.
+enum Way {
+    Path(usize),
+    Socket,
+    Nowhere,
 }
 
 impl VerbsStream {
-    /// A stream whose receives stand ready.
-    pub(super) fn new(parts: Parts) -> io::Result<Self> {
+    /// A stream to the rank at the other end of the socket, which makes one too. Nothing is waited for: what is sent
+    /// before the two have met goes out when they have.
+    ///
+    /// # Errors
+    /// When the system has no memory or descriptors left.
+    pub(crate) fn new(socket: TcpStream, wish: Wish) -> io::Result<Self> {
+        let rings = Rings::new()?;
+        let count = usize::from(wish.settings.queue_pairs);
+        let (mut rails, mut made, mut offer) = (Vec::new(), Vec::new(), Offer::default());
+        for adapter in &wish.adapters {
+            let ready = Rail::new(adapter, &rings, count).and_then(|rail| {
+                let pairs: Result<Vec<Made>, _> = (0..count).map(|_| rail.queue_pair()).collect();
+                Ok((rail, pairs?))
+            });
+            match ready {
+                Ok((rail, pairs)) => {
+                    offer.rails.push(rail.offer(&pairs));
+                    rails.push(rail);
+                    made.push(pairs);
+                }
+                Err(error) => offer.refused.push(format!("{}: {error}", adapter.name())),
+            }
+        }
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let found = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let watch = |descriptor: BorrowedFd<'_>| {
@@ -161,52 +140,65 @@ impl VerbsStream {
             epoll::add(&poller, descriptor, data, epoll::EventFlags::IN)
         };
         watch(found.as_fd())?;
-        watch(parts.socket.as_fd())?;
-        for rail in &parts.rails {
+        for rail in &rails {
             watch(rail.channel.as_fd())?;
         }
-        let Parts { rails, paths, memory_out, memory_into, socket, patience, peer } = parts;
+        let mut side = Side::new(socket, poller.as_fd())?;
+        let refused = offer.refused.clone();
+        side.say(&Word::Offer(offer));
         let inner = Inner {
             outbox: Outbox::new(),
             inbox: Inbox::new(),
-            memory_out,
-            memory_into,
+            rings,
             rails,
-            paths,
-            turn: 0,
-            socket,
-            to_say: VecDeque::new(),
-            heard: Vec::new(),
-            patience,
-            misses: 0,
+            made,
+            paths: Vec::new(),
+            outcome: None,
+            met: false,
+            refused,
+            side,
+            patience: patience(&wish.settings),
+            turns: 0,
+            looked: Instant::now(),
+            said_socket: false,
             ended: None,
-            peer,
+            wish,
         };
         Ok(Self { inner: RefCell::new(inner), poller, found })
     }
+}
 
-    /// Posts the receives of a path; before the peer may write.
-    pub(super) fn prepare(qp: &Qp, path: usize) -> Result<(), VerbsError> {
-        for _ in 0..RECEIVES {
-            qp.post_receive(RECEIVE | (path as u64) << 16, None)?;
-        }
-        Ok(())
-    }
+/// Sees whether a port has what a stream needs of it: memory that may be registered, queues.
+///
+/// # Errors
+/// In words.
+pub(crate) fn try_port(adapter: &Arc<Adapter>) -> Result<(), String> {
+    let rings = Rings::new().map_err(|error| error.to_string())?;
+    let made = Rail::new(adapter, &rings, 1).and_then(|rail| rail.queue_pair());
+    made.map(|_| ()).map_err(|error| error.to_string())
+}
+
+/// How long a write may stand still: as long as an adapter tries, within bounds, as some never give up.
+fn patience(settings: &RdmaSettings) -> Duration {
+    let once = Duration::from_nanos(4096_u64 << settings.timeout.min(31));
+    (once * (u32::from(settings.retries) + 1))
+        .clamp(Duration::from_millis(500), Duration::from_secs(10))
 }
 
 impl Stream for VerbsStream {
     fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut inner = self.inner.borrow_mut();
         inner.progress();
+        let most = inner.message_bytes(parts.iter().map(|part| part.len()).sum());
         let mut sent = 0;
         let mut rest = parts.iter().map(|part| &**part).filter(|part| !part.is_empty());
         let mut part = rest.next();
         while let (Some(_), Some(slot)) = (part, inner.outbox.room()) {
-            let base = slot * SLOT_BYTES;
+            let base = slot * SLOT_BYTES + HEAD_BYTES;
             let mut bytes = 0;
-            while let Some(left) = part.filter(|_| bytes < SLOT_BYTES - HEAD_BYTES) {
-                let count = left.len().min(SLOT_BYTES - HEAD_BYTES - bytes);
-                inner.memory_out.write(base + HEAD_BYTES + bytes, &left[..count]);
+            while let Some(left) = part.filter(|_| bytes < most) {
+                let count = left.len().min(most - bytes);
+                inner.rings.out.write(base + bytes, &left[..count]);
                 bytes += count;
                 part = if count < left.len() { Some(&left[count..]) } else { rest.next() };
             }
@@ -228,13 +220,11 @@ impl Stream for VerbsStream {
         {
             let count = bytes.min(room.len() - got);
             let at = slot * SLOT_BYTES + HEAD_BYTES + cursor;
-            inner.memory_into.read(at, &mut room[got..got + count]);
+            inner.rings.into.read(at, &mut room[got..got + count]);
             inner.inbox.read(count);
             got += count;
         }
-        if inner.inbox.owes() {
-            inner.tell_credit();
-        }
+        inner.settle_credit();
         match (got, &inner.ended) {
             (0, Some(why)) => Arrival::End(why.clone()),
             (0, None) => Arrival::Nothing,
@@ -242,39 +232,94 @@ impl Stream for VerbsStream {
         }
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    /// Whoever asks is about to sleep: what comes from now on must wake it, and what came before is found here.
+    fn interest(&self, wanted: PollFlags) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let mut inner = self.inner.borrow_mut();
-        // Whoever asks is about to sleep: what comes from now on must wake it, and what came before is found here.
-        inner.arm();
-        if inner.progress() || inner.inbox.readable().is_some() {
+        inner.arm(self.poller.as_fd());
+        let moved = inner.progress();
+        let can_read = inner.inbox.readable().is_some() || inner.ended.is_some();
+        let can_write = inner.outbox.room().is_some() || inner.ended.is_some();
+        let ready = moved
+            || wanted.contains(PollFlags::IN) && can_read
+            || wanted.contains(PollFlags::OUT) && can_write;
+        if ready {
             let _full_is_as_good = rustix::io::write(&self.found, &1_u64.to_ne_bytes());
         } else {
             let mut count = [0; 8];
             let _nothing_there = rustix::io::read(&self.found, &mut count);
         }
-        Some(self.poller.as_fd())
+        Some((self.poller.as_fd(), PollFlags::IN))
+    }
+
+    fn wakes(&self) -> bool {
+        true
+    }
+
+    fn settled(&self) -> bool {
+        let mut inner = self.inner.borrow_mut();
+        inner.progress();
+        inner.ended.is_some() || inner.is_settled()
+    }
+}
+
+impl Drop for VerbsStream {
+    /// An adapter forgets what a queue pair had when that goes: what the peer still needs must be there before.
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut();
+        let end = Instant::now() + FAREWELL;
+        while inner.met
+            && inner.ended.is_none()
+            && (!inner.is_settled() || inner.paths.iter().any(PathEnd::is_sending))
+            && Instant::now() < end
+        {
+            inner.progress();
+            std::thread::yield_now();
+        }
     }
 }
 
 impl Inner {
     /// Takes what has come and goes on with what can; whether something moved.
     fn progress(&mut self) -> bool {
-        let mut moved = self.listen();
+        self.turns = self.turns.wrapping_add(1);
+        let mut moved = false;
         for rail in 0..self.rails.len() {
             moved |= self.poll(rail);
         }
+        // All is well as a rule: then the socket, which costs a system call, is looked at now and then.
+        if !self.met || self.turns.is_multiple_of(LISTEN) || !self.is_well() {
+            moved |= self.listen();
+        }
         self.leave();
         self.post();
-        self.say();
-        if moved {
-            self.misses = 0;
-        } else {
-            self.misses = self.misses.wrapping_add(1);
-            if self.misses.is_multiple_of(LOOK) {
-                self.look();
-            }
+        self.settle_credit();
+        self.side.flush();
+        if self.turns.is_multiple_of(LOOK) {
+            self.look();
         }
         moved
+    }
+
+    /// Whether everything that was sent is in the adapters' hands, or the kernel's.
+    fn is_settled(&self) -> bool {
+        self.met
+            && self.outbox.waiting().is_none()
+            && self.side.is_flushed()
+            && !self.paths.iter().any(|end| matches!(end.state, State::Leaving { .. }))
+    }
+
+    fn is_well(&self) -> bool {
+        self.side.is_flushed() && self.paths.iter().all(|end| end.state == State::Up)
+    }
+
+    /// Bytes of a message where so many are to be sent.
+    fn message_bytes(&self, bytes: usize) -> usize {
+        let most = SLOT_BYTES - HEAD_BYTES;
+        let ways = self.paths.iter().filter(|end| end.state == State::Up).count();
+        if self.wish.settings.split && ways > 1 {
+            return bytes.div_ceil(ways).clamp(SPLIT_LEAST, most);
+        }
+        most
     }
 
     /// Takes what a rail's queue has.
@@ -303,14 +348,17 @@ impl Inner {
 
     fn complete(&mut self, completion: &Completion) -> Result<(), String> {
         let id = completion.id();
-        let path = usize::try_from(id >> 16 & 0xffff).unwrap_or(usize::MAX);
-        let is_receive = id & RECEIVE != 0;
+        let part = |shift: u32| usize::try_from(id >> shift & 0xffff).unwrap_or(usize::MAX);
+        let (slot, path, generation) = (part(0), part(PATH_SHIFT), part(GENERATION_SHIFT));
         let Some(end) = self.paths.get_mut(path) else { return Ok(()) };
-        if !is_receive {
-            end.under_way = end.under_way.saturating_sub(1);
-            end.moved = Instant::now();
-            if id & 0xffff != CREDIT {
-                self.outbox.ended(usize::try_from(id & 0xffff).unwrap_or(usize::MAX));
+        if usize::from(end.generation) != generation {
+            return Ok(()); // of a queue pair that is no more
+        }
+        let is_receive = id & RECEIVE != 0;
+        if !is_receive && slot as u64 != SILENT {
+            end.ended_one();
+            if slot as u64 != CREDIT {
+                self.outbox.ended(slot);
             }
         }
         if !completion.is_success() {
@@ -319,86 +367,143 @@ impl Inner {
             return Ok(());
         }
         if !is_receive {
+            self.is_back(path);
             return Ok(());
         }
-        if let (State::Up, Err(error)) = (&self.paths[path].state, {
-            let id = RECEIVE | (path as u64) << 16;
-            self.paths[path].qp.post_receive(id, None)
-        }) {
+        let end = &self.paths[path];
+        if end.takes_messages()
+            && let Err(error) = end.made.qp.post_receive(self.number(path, CREDIT) | RECEIVE, None)
+        {
             self.leave_path(path, error.to_string());
         }
+        let peer = &self.wish.peer;
         let Some(word) = completion.immediate() else {
-            return Err(format!("{}: a message without its number", self.peer));
+            return Err(format!("{peer}: a message without its number"));
         };
         match Mark::decode(word) {
             Mark::Credit(consumed) => self.outbox.credit(consumed),
             Mark::Data(sequence) => {
-                let slot = usize::try_from(u64::from(sequence) % SLOTS).unwrap_or(0);
+                let slot = usize::try_from(u64::from(sequence) % WINDOW).unwrap_or(0);
                 let mut head = [0; HEAD_BYTES];
-                self.memory_into.read(slot * SLOT_BYTES, &mut head);
+                self.rings.into.read(slot * SLOT_BYTES, &mut head);
                 let word = |at: usize| {
                     u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
                 };
-                let bytes = word(4);
-                if bytes == 0 || bytes as usize > SLOT_BYTES - HEAD_BYTES {
-                    return Err(format!("{}: a message of {bytes} bytes", self.peer));
-                }
-                self.outbox.credit(word(0))?;
-                self.inbox.arrive(sequence, bytes)
+                self.arrive(sequence, word(0), word(4))
             }
         }
+    }
+
+    /// A message is in its slot.
+    fn arrive(&mut self, sequence: u32, consumed: u32, bytes: u32) -> Result<(), String> {
+        if bytes == 0 || bytes as usize > SLOT_BYTES - HEAD_BYTES {
+            return Err(format!("{}: a message of {bytes} bytes", self.wish.peer));
+        }
+        self.outbox.credit(consumed)?;
+        self.inbox.arrive(sequence, bytes)
+    }
+
+    /// A message came by the socket.
+    pub(super) fn arrive_by_socket(
+        &mut self,
+        sequence: u32,
+        consumed: u32,
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        // One that is late must not be written over what has come since.
+        if self.inbox.is_new(sequence) && bytes.len() <= SLOT_BYTES - HEAD_BYTES {
+            let slot = usize::try_from(u64::from(sequence) % WINDOW).unwrap_or(0);
+            self.rings.into.write(slot * SLOT_BYTES + HEAD_BYTES, bytes);
+        }
+        self.arrive(sequence, consumed, u32::try_from(bytes.len()).unwrap_or(u32::MAX))
     }
 
     /// Posts what waits, by the paths in turn.
     fn post(&mut self) {
+        if !self.met || self.ended.is_some() {
+            return;
+        }
         while let Some((number, slot, bytes)) = self.outbox.waiting() {
-            let Some(path) = self.next_path() else { break };
+            let way = self.next_way();
+            if matches!(way, Way::Nowhere) {
+                break;
+            }
             let told = self.inbox.tell();
-            let mut head = [0; HEAD_BYTES];
-            head[..4].copy_from_slice(&told.to_le_bytes());
-            head[4..].copy_from_slice(&bytes.to_le_bytes());
-            self.memory_out.write(slot * SLOT_BYTES, &head);
-            let whole = HEAD_BYTES + bytes as usize;
-            let mark = Mark::Data(super::flow::low(number));
-            let id = (path as u64) << 16 | slot as u64;
-            if self.post_one(path, id, mark, Some((slot * SLOT_BYTES, whole))) {
-                self.outbox.posted(path);
+            let (base, bytes_here) = (slot * SLOT_BYTES, bytes as usize);
+            match way {
+                Way::Path(path) => {
+                    let mut head = [0; HEAD_BYTES];
+                    head[..4].copy_from_slice(&told.to_le_bytes());
+                    head[4..].copy_from_slice(&bytes.to_le_bytes());
+                    self.rings.out.write(base, &head);
+                    let id = self.number(path, slot as u64);
+                    let part = Some((base, HEAD_BYTES + bytes_here));
+                    if self.post_one(path, id, Mark::Data(low(number)), part) {
+                        self.outbox.posted(path);
+                    }
+                }
+                _ => {
+                    let mut body = vec![0; bytes_here];
+                    self.rings.out.read(base + HEAD_BYTES, &mut body);
+                    let sequence = low(number);
+                    self.side.say(&Word::Data { sequence, consumed: told, bytes: body });
+                    self.outbox.posted(BY_SOCKET);
+                    self.outbox.ended(slot);
+                }
             }
         }
     }
 
-    /// Tells how much was consumed, where nothing goes back that could.
-    fn tell_credit(&mut self) {
-        if let Some(path) = self.next_path() {
-            let mark = Mark::Credit(self.inbox.tell());
-            self.post_one(path, (path as u64) << 16 | CREDIT, mark, None);
+    /// Tells how much was consumed, where nothing goes back that could and the peer should hear of it.
+    fn settle_credit(&mut self) {
+        if !self.inbox.owes() || !self.met {
+            return;
         }
+        match self.next_way() {
+            Way::Path(path) => self.post_credit(path),
+            Way::Socket => {
+                let consumed = self.inbox.tell();
+                self.side.say(&Word::Credit { consumed });
+            }
+            Way::Nowhere => {}
+        }
+    }
+
+    pub(super) fn post_credit(&mut self, path: usize) {
+        let mark = Mark::Credit(self.inbox.tell());
+        self.post_one(path, self.number(path, CREDIT), mark, None);
+    }
+
+    /// The number of a request.
+    pub(super) fn number(&self, path: usize, slot: u64) -> u64 {
+        let generation = u64::from(self.paths[path].generation);
+        generation << GENERATION_SHIFT | (path as u64) << PATH_SHIFT | slot
     }
 
     fn post_one(&mut self, path: usize, id: u64, mark: Mark, part: Option<(usize, usize)>) -> bool {
         let end = &self.paths[path];
         let rail = &self.rails[end.rail];
         let (offset, bytes) = part.unwrap_or((0, 0));
-        let address = rail.remote.address + offset as u64;
-        let request = Request {
+        let remote = Remote { address: rail.remote.address + offset as u64, ..rail.remote };
+        let local = part.map_or(Part::NONE, |(offset, bytes)| rail.out.part(offset, bytes));
+        let inline = bytes > 0 && bytes <= end.made.qp.inline_bytes() as usize;
+        let last = |local, inline| Request {
             id,
-            operation: Operation::WriteWithImmediate(
-                Remote { address, ..rail.remote },
-                mark.encode(),
-            ),
-            local: part.map_or(Part::NONE, |(offset, bytes)| rail.out.part(offset, bytes)),
-            flags: Flags {
-                inline: bytes > 0 && bytes <= end.qp.inline_bytes() as usize,
-                ..Flags::SIGNALLED
-            },
+            operation: Operation::WriteWithImmediate(remote, mark.encode()),
+            local,
+            flags: Flags { inline, ..Flags::SIGNALLED },
         };
-        match end.qp.post(request) {
+        let posted = if bytes > self.wish.settings.scattered_from(rail.adapter.is_infiniband()) {
+            // Packets that each take a way of their own: what is told comes behind all of them.
+            let (id, operation) = (self.number(path, SILENT), Operation::Write(remote));
+            let first = Request { id, operation, local, flags: Flags::default() };
+            end.made.qp.post_chain(&[first, last(Part::NONE, false)]).map_err(|(_, error)| error)
+        } else {
+            end.made.qp.post(last(local, inline))
+        };
+        match posted {
             Ok(()) => {
-                let end = &mut self.paths[path];
-                if end.under_way == 0 {
-                    end.moved = Instant::now();
-                }
-                end.under_way += 1;
+                self.paths[path].posted_one(bytes);
                 true
             }
             Err(error) => {
@@ -408,153 +513,23 @@ impl Inner {
         }
     }
 
-    /// The next path that is up and not full.
-    fn next_path(&mut self) -> Option<usize> {
-        let count = self.paths.len();
-        for ahead in 0..count {
-            let at = (self.turn + ahead) % count;
-            let end = &self.paths[at];
-            if end.state == State::Up && u64::from(end.under_way) < SLOTS {
-                self.turn = (at + 1) % count;
-                return Some(at);
-            }
+    /// Where the next message goes: of the paths that are up and not full the one that carried least, or the socket
+    /// where none is up.
+    fn next_way(&mut self) -> Way {
+        let ready = self.paths.iter().enumerate().filter(|(_, end)| end.has_room());
+        if let Some((path, _)) = ready.min_by_key(|(_, end)| end.carried) {
+            return Way::Path(path);
         }
-        None
-    }
-
-    fn explain(&self, path: usize, completion: &Completion) -> String {
-        let adapter = &self.rails[self.paths[path].rail].adapter;
-        let status = completion.status();
-        format!(
-            "{} (GID {} {}) to {}: {status}, vendor error {:#x}; {}",
-            adapter.name(),
-            adapter.chosen.index,
-            adapter.chosen.gid,
-            self.peer,
-            completion.vendor_error(),
-            status.cause(),
-        )
-    }
-
-    fn leave_rail(&mut self, rail: usize, why: &str) {
-        for path in 0..self.paths.len() {
-            if self.paths[path].rail == rail {
-                self.leave_path(path, why.to_owned());
-            }
+        let is_up = self.paths.iter().any(|end| end.state == State::Up);
+        if is_up || self.wish.insists.is_some() || self.side.is_full() {
+            return Way::Nowhere;
         }
-    }
-
-    /// Takes no more by a path, and tells the peer.
-    fn leave_path(&mut self, path: usize, why: String) {
-        let end = &mut self.paths[path];
-        if end.state != State::Up {
-            return;
-        }
-        tracing::warn!(
-            target: crate::log::NET,
-            "NET/IB : {why}; its messages go by {} other connections",
-            self.paths.iter().filter(|end| end.state == State::Up).count() - 1
-        );
-        let end = &mut self.paths[path];
-        // A queue pair that cannot even fail has failed.
-        let _gone_anyway = end.qp.fail();
-        end.state = State::Leaving { why, peer_left: false };
-        self.to_say.extend(Word::Left { path: u16::try_from(path).unwrap_or(u16::MAX) }.encode());
-    }
-
-    /// Sends again what paths had that both ends have left.
-    fn leave(&mut self) {
-        for path in 0..self.paths.len() {
-            let end = &mut self.paths[path];
-            if let State::Leaving { why, peer_left: true } = &end.state
-                && end.under_way == 0
-            {
-                end.state = State::Down { why: why.clone() };
-                self.outbox.give_up(path);
-            }
-        }
-        let mut whys = self.paths.iter().map(|end| match &end.state {
-            State::Down { why } => Some(why.as_str()),
-            _ => None,
-        });
-        if self.ended.is_none() && whys.clone().all(|why| why.is_some()) {
-            let last = whys.next_back().flatten().unwrap_or("there was no path");
-            self.ended = Some(format!("no RDMA connection to {} is left; {last}", self.peer));
-        }
-    }
-
-    /// What the peer says on the socket.
-    fn listen(&mut self) -> bool {
-        let mut room = [0; 64];
-        let mut moved = false;
-        loop {
-            match self.socket.read(&mut room) {
-                Ok(0) => {
-                    self.ended.get_or_insert("the peer closed the connection".to_owned());
-                    return moved;
-                }
-                Ok(got) => {
-                    moved = true;
-                    self.heard.extend_from_slice(&room[..got]);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    self.ended.get_or_insert(error.to_string());
-                    return moved;
-                }
-            }
-        }
-        while let Some(bytes) = self.heard.first_chunk::<{ Word::BYTES }>() {
-            match Word::decode(*bytes) {
-                Ok(Word::Left { path }) => self.peer_left(usize::from(path)),
-                Err(why) => {
-                    self.ended.get_or_insert(why);
-                    return true;
-                }
-            }
-            self.heard.drain(..Word::BYTES);
-        }
-        moved
-    }
-
-    fn peer_left(&mut self, path: usize) {
-        if path >= self.paths.len() {
-            return;
-        }
-        let name = self.rails[self.paths[path].rail].adapter.name();
-        self.leave_path(path, format!("{name} to {}: the peer left it", self.peer));
-        if let State::Leaving { peer_left, .. } = &mut self.paths[path].state {
-            *peer_left = true;
-        }
-    }
-
-    fn say(&mut self) {
-        while !self.to_say.is_empty() {
-            let (first, _) = self.to_say.as_slices();
-            match self.socket.write(first) {
-                Ok(0) | Err(_) => return,
-                Ok(count) => {
-                    self.to_say.drain(..count);
-                }
-            }
-        }
-    }
-
-    /// Leaves paths on which nothing moves: adapters may try for ever.
-    fn look(&mut self) {
-        for path in 0..self.paths.len() {
-            let end = &self.paths[path];
-            if end.state == State::Up && end.under_way > 0 && end.moved.elapsed() > self.patience {
-                let name = self.rails[end.rail].adapter.name();
-                let (peer, patience) = (&self.peer, self.patience);
-                self.leave_path(path, format!("{name} to {peer}: nothing moved for {patience:?}"));
-            }
-        }
+        self.say_socket();
+        Way::Socket
     }
 
     /// Asks all queues to wake whoever sleeps.
-    fn arm(&mut self) {
+    fn arm(&mut self, poller: BorrowedFd<'_>) {
         for rail in 0..self.rails.len() {
             let Rail { channel, cq, .. } = &self.rails[rail];
             while let Ok(Some(_)) = channel.take_event() {}
@@ -563,6 +538,8 @@ impl Inner {
                 self.leave_rail(rail, &why);
             }
         }
+        self.side.arm(poller);
+        self.listen();
         self.look();
     }
 }
