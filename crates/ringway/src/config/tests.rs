@@ -144,7 +144,7 @@ fn bad_values_say_what_would_do_and_what_is_used() {
             "h:0",
             "the port is not a number from 1 to 65535; write host:port or [ipv6]:port; using unset",
         ),
-        ("RINGWAY_TRANSPORT", "smh", "not one of auto, shm, tcp (did you mean shm?); using auto"),
+        ("RINGWAY_TRANSPORT", "smh", "not one of auto, shm, tcp, verbs (did you mean shm?); using auto"),
         ("NCCL_SHM_DISABLE", "2", "neither 0 nor 1; using 0"),
         (
             "RINGWAY_SHM_DIR",
@@ -314,7 +314,7 @@ fn contradictions_stop_a_job() {
             &[("RINGWAY_LOCAL_SIZE", "5"), ("RINGWAY_SIZE", "4")],
             "RINGWAY_LOCAL_SIZE=5 does not fit RINGWAY_SIZE=4",
         ),
-        (&[("RINGWAY_REQUIRE", "shm,rdma")], "RINGWAY_REQUIRE=rdma cannot be met: ringway "),
+        (&[("RINGWAY_REQUIRE", "shm,gdr")], "RINGWAY_REQUIRE=gdr cannot be met: ringway "),
         (
             &[("RINGWAY_REQUIRE", "smh")],
             "RINGWAY_REQUIRE=smh cannot be met: not one of shm, rdma, gdr, p2p, rails=N (did you mean shm?)",
@@ -326,6 +326,14 @@ fn contradictions_stop_a_job() {
         (
             &[("RINGWAY_TRANSPORT", "shm"), ("NCCL_SHM_DISABLE", "1")],
             "RINGWAY_TRANSPORT=shm contradicts NCCL_SHM_DISABLE=1",
+        ),
+        (
+            &[("RINGWAY_REQUIRE", "rdma"), ("NCCL_IB_DISABLE", "1")],
+            "RINGWAY_REQUIRE=rdma contradicts NCCL_IB_DISABLE=1",
+        ),
+        (
+            &[("NCCL_NET", "IB"), ("RINGWAY_TRANSPORT", "tcp")],
+            "NCCL_NET=IB contradicts RINGWAY_TRANSPORT=tcp",
         ),
     ];
     for (variables, expected) in cases {
