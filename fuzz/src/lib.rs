@@ -24,13 +24,13 @@ use ringway_plan::topology::nearest::affinities;
 use ringway_plan::topology::path::Paths;
 use ringway_plan::topology::{Topology, picture, warning, xml};
 
-pub use ringway::fuzzing::{control_connection, data_connection, net_message, unique_id};
+pub use ringway::fuzzing::{control_connection, data_connection, net_message, rdma_words, unique_id};
 
 /// A target: takes arbitrary bytes.
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 12] = [
+pub const TARGETS: [(&str, Target); 13] = [
     ("config", config),
     ("control_connection", control_connection),
     ("control_message", control_message),
@@ -40,6 +40,7 @@ pub const TARGETS: [(&str, Target); 12] = [
     ("launcher", launcher),
     ("net_message", net_message),
     ("plan_json", plan_json),
+    ("rdma_words", rdma_words),
     ("topo_xml", topo_xml),
     ("tuning_json", tuning_json),
     ("unique_id", unique_id),

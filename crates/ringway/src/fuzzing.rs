@@ -214,6 +214,11 @@ fn connection() -> (TcpStream, TcpStream) {
     })
 }
 
+/// Words of the socket beside RDMA.
+pub fn rdma_words(bytes: &[u8]) {
+    crate::transport::verbs::words(bytes);
+}
+
 /// A line of the connection by which `ringway net` agrees with its other side.
 pub fn net_message(bytes: &[u8]) {
     crate::net::line(bytes);

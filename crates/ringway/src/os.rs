@@ -1,4 +1,4 @@
-//! The few operating-system calls that rustix lacks, each wrapped safely.
+//! The few operating-system calls that rustix lacks, each wrapped safely, and one that several ask for.
 //!
 //! *Invariant:* nothing here decides anything; a function copies what the kernel says into owned
 //! values and returns.
@@ -13,6 +13,15 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
+
+use crate::plan::topology::cpus::CpuSet;
+
+/// The processors this thread may run on; nothing where the kernel does not say.
+pub(crate) fn allowed_cpus() -> Option<CpuSet> {
+    let mask = rustix::thread::sched_getaffinity(None).ok()?;
+    let numbers = (0_u32..).zip(0..rustix::thread::CpuSet::MAX_CPU);
+    Some(numbers.filter(|(_, cpu)| mask.is_set(*cpu)).map(|(cpu, _)| cpu).collect())
+}
 
 /// One address of one network interface that is up.
 #[derive(Clone, Debug, PartialEq, Eq)]

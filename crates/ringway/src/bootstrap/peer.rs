@@ -154,15 +154,14 @@ impl PeerInfo {
     }
 }
 
-/// The CPUs the kernel lets this thread run on.
+/// The CPUs the kernel lets this thread run on, a bit for each.
 fn allowed_cpus() -> Vec<u64> {
-    let Ok(set) = rustix::thread::sched_getaffinity(None) else { return Vec::new() };
-    let mut words = vec![0_u64; rustix::thread::CpuSet::MAX_CPU.div_ceil(64)];
-    for cpu in (0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)) {
-        words[cpu / 64] |= 1 << (cpu % 64);
+    let mut words = Vec::new();
+    for cpu in crate::os::allowed_cpus().iter().flat_map(|cpus| cpus.iter()) {
+        let word = cpu as usize / 64;
+        words.resize(words.len().max(word + 1), 0);
+        words[word] |= 1 << (cpu % 64);
     }
-    let used = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
-    words.truncate(used);
     words
 }
 

@@ -144,7 +144,11 @@ fn bad_values_say_what_would_do_and_what_is_used() {
             "h:0",
             "the port is not a number from 1 to 65535; write host:port or [ipv6]:port; using unset",
         ),
-        ("RINGWAY_TRANSPORT", "smh", "not one of auto, shm, tcp, verbs (did you mean shm?); using auto"),
+        (
+            "RINGWAY_TRANSPORT",
+            "smh",
+            "not one of auto, shm, tcp, verbs (did you mean shm?); using auto",
+        ),
         ("NCCL_SHM_DISABLE", "2", "neither 0 nor 1; using 0"),
         (
             "RINGWAY_SHM_DIR",

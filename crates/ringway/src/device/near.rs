@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use rustix::thread::{CpuSet as Mask, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{CpuSet as Mask, sched_setaffinity};
 
 use super::gpu::Gpu;
 use crate::plan::topology::cpus::CpuSet;
@@ -13,9 +13,7 @@ const DEVICES: &str = "/sys/bus/pci/devices";
 /// Ties this thread to the processors near a GPU, of those that the launcher left it. Says which; nothing
 /// where there is nothing to choose, or nobody knows.
 pub(super) fn stay(gpu: &Gpu) -> Option<CpuSet> {
-    let mask = sched_getaffinity(None).ok()?;
-    let numbers = (0_u32..).zip(0..Mask::MAX_CPU);
-    let allowed = numbers.filter(|(_, cpu)| mask.is_set(*cpu)).map(|(cpu, _)| cpu).collect();
+    let allowed = crate::os::allowed_cpus()?;
     let chosen = choose(&local(Path::new(DEVICES), gpu.bus_address())?, &allowed)?;
     let mut mask = Mask::new();
     for cpu in chosen.iter() {

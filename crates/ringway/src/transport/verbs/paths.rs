@@ -36,6 +36,8 @@ const PAUSE_MOST: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) struct PathEnd {
     pub(super) rail: usize,
+    /// How far its ports are from the memory at its ends; only the nearest that are up are used.
+    pub(super) distance: u32,
     pub(super) made: Made,
     /// How often it was made.
     pub(super) generation: u16,
@@ -64,11 +66,12 @@ pub(super) enum State {
 }
 
 impl PathEnd {
-    fn new(rail: usize, made: Made, state: State) -> Self {
+    fn new((rail, distance): (usize, u32), made: Made, state: State) -> Self {
         let now = Instant::now();
         let retry = (now + PAUSE_FIRST, PAUSE_FIRST);
         Self {
             rail,
+            distance,
             made,
             generation: 0,
             state,
@@ -199,12 +202,13 @@ impl Inner {
             {
                 tracing::warn!(target: crate::log::NET, rank = self.wish.rank, "NET/IB : {why}");
             }
+            let distance = self.rails[rail].distance.saturating_add(other.distance);
             for (pair, to) in pairs.take().into_iter().flatten().zip(&other.ends) {
                 if self.paths.len() == PATHS_MOST {
                     break;
                 }
                 let path = self.paths.len();
-                self.paths.push(PathEnd::new(rail, pair, State::Connected));
+                self.paths.push(PathEnd::new((rail, distance), pair, State::Connected));
                 let connected = if unlike_layers {
                     let way = self.rails[rail].way();
                     Err(format!("{way}: InfiniBand cannot talk to Ethernet"))

@@ -32,6 +32,8 @@ pub(super) struct Rail {
     pub(super) channel: Arc<CompletionChannel>,
     pub(super) out: Mr,
     into: Mr,
+    /// How far it is from this side's memory.
+    pub(super) distance: u32,
     /// The peer's port, and its slots.
     pub(super) to: String,
     pub(super) remote: Remote,
@@ -77,6 +79,7 @@ impl Rail {
             channel,
             out,
             into,
+            distance: super::near::distance(adapter.context.name()),
             to: String::new(),
             remote: Remote { address: 0, key: 0 },
         })
@@ -109,6 +112,7 @@ impl Rail {
         RailOffer {
             name: self.adapter.name(),
             infiniband: self.adapter.is_infiniband(),
+            distance: self.distance,
             address: self.into.base(),
             key: self.into.remote_key(),
             ends: made.iter().map(|one| self.end(one)).collect(),

@@ -315,7 +315,9 @@ impl Inner {
     /// Bytes of a message where so many are to be sent.
     fn message_bytes(&self, bytes: usize) -> usize {
         let most = SLOT_BYTES - HEAD_BYTES;
-        let ways = self.paths.iter().filter(|end| end.state == State::Up).count();
+        let up = self.paths.iter().filter(|end| end.state == State::Up);
+        let nearest = up.clone().map(|end| end.distance).min();
+        let ways = up.filter(|end| Some(end.distance) == nearest).count();
         if self.wish.settings.split && ways > 1 {
             return bytes.div_ceil(ways).clamp(SPLIT_LEAST, most);
         }
@@ -513,15 +515,16 @@ impl Inner {
         }
     }
 
-    /// Where the next message goes: of the paths that are up and not full the one that carried least, or the socket
-    /// where none is up.
+    /// Where the next message goes: of the nearest paths that are up and not full the one that carried least, or the
+    /// socket where none is up.
     fn next_way(&mut self) -> Way {
-        let ready = self.paths.iter().enumerate().filter(|(_, end)| end.has_room());
+        let up = self.paths.iter().enumerate().filter(|(_, end)| end.state == State::Up);
+        let nearest = up.clone().map(|(_, end)| end.distance).min();
+        let ready = up.filter(|(_, end)| Some(end.distance) == nearest && end.has_room());
         if let Some((path, _)) = ready.min_by_key(|(_, end)| end.carried) {
             return Way::Path(path);
         }
-        let is_up = self.paths.iter().any(|end| end.state == State::Up);
-        if is_up || self.wish.insists.is_some() || self.side.is_full() {
+        if nearest.is_some() || self.wish.insists.is_some() || self.side.is_full() {
             return Way::Nowhere;
         }
         self.say_socket();

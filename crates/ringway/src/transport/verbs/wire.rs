@@ -35,6 +35,8 @@ pub(super) struct Offer {
 pub(super) struct RailOffer {
     pub(super) name: String,
     pub(super) infiniband: bool,
+    /// How far it is from this side's memory.
+    pub(super) distance: u32,
     /// The slots that the other side writes.
     pub(super) address: u64,
     pub(super) key: u32,
@@ -169,6 +171,7 @@ mod tests {
         let rail = RailOffer {
             name: "mlx5_0:1".to_owned(),
             infiniband: false,
+            distance: 1,
             address: 1 << 40,
             key: 9,
             ends: vec![end(), end()],
