@@ -192,7 +192,9 @@ impl Session {
                 exchange::log_choice(self.rank, info, &dialer, &connected);
                 return Ok((connected.stream, connected.session_key));
             }
-            if Instant::now() >= deadline {
+            // Who gave up now would leave the peer with a connection that nobody holds.
+            let committed = dialer.has_proved();
+            if Instant::now() >= deadline && !committed {
                 let why = exchange::reasons(info, &dialer);
                 let text = format!("{} cannot reach {}: {why}", me.identity(), info.identity());
                 return Err(
@@ -201,7 +203,8 @@ impl Session {
             }
             let mut fds = Vec::new();
             dialer.register(&mut fds);
-            socket::wait(&mut fds, dialer.wake_at().min(deadline))
+            let wake = dialer.wake_at();
+            socket::wait(&mut fds, if committed { wake } else { wake.min(deadline) })
                 .map_err(|error| Error::system("wait for a connection", error))?;
         }
     }

@@ -107,8 +107,7 @@ impl Dialer {
     /// Goes on with every attempt; the first connection that is in comes back.
     pub(crate) fn advance(&mut self) -> Option<Connected> {
         for at in 0..self.attempts.len() {
-            let proving =
-                self.attempts.iter().any(|one| matches!(one.state, State::Proving { .. }));
+            let proving = self.has_proved();
             let attempt = &mut self.attempts[at];
             match attempt.advance(&self.key, &self.hello, !proving) {
                 Ok(None) => {}
@@ -120,6 +119,11 @@ impl Dialer {
             }
         }
         None
+    }
+
+    /// Whether the acceptor may have taken a connection already: then only its verdict, or its silence, ends the matter.
+    pub(crate) fn has_proved(&self) -> bool {
+        self.attempts.iter().any(|one| matches!(one.state, State::Proving { .. }))
     }
 
     /// Adds what the attempts wait for.

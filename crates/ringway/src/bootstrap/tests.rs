@@ -160,6 +160,46 @@ fn a_data_connection_reaches_its_gate() {
     });
 }
 
+/// The peer takes a connection once it has seen the proof: a dialer whose time is over just then still holds it.
+#[test]
+fn a_dialer_that_has_proved_itself_waits_for_the_verdict() {
+    let id = UniqueId::generate(&options(20.0)).unwrap();
+    together(0..2, |rank| {
+        let mut session = join_unique_id(&id, rank, 2, &options(20.0)).unwrap();
+        let end = Instant::now() + Duration::from_secs(20);
+        if rank == 0 {
+            let purpose = Purpose::Data { connection: 0 };
+            let soon = Instant::now() + Duration::from_millis(300);
+            let (mut stream, _) = session.dial(1, purpose, 1, soon).unwrap();
+            stream.write_all(b"held").unwrap();
+            session.all_gather(&[]).unwrap();
+        } else {
+            let listener = session.listener.take().unwrap();
+            listener.set_nonblocking(false).unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            stream.set_nonblocking(true).unwrap();
+            let mut acceptor = auth::Acceptor::new(&session.key, None).unwrap();
+            // Answers the hello; the proof is on its way then, and not looked at.
+            stream.set_nonblocking(false).unwrap();
+            stream.peek(&mut [0; auth::HELLO_BYTES]).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            assert!(acceptor.advance(&stream).unwrap().is_none());
+            // The proof comes meanwhile, and the dialer's time passes.
+            thread::sleep(Duration::from_millis(700));
+            while acceptor.advance(&stream).unwrap().is_none() {
+                assert!(Instant::now() < end, "no proof");
+                thread::sleep(Duration::from_millis(1));
+            }
+            session.all_gather(&[]).unwrap();
+            let mut text = [0; 4];
+            stream.set_nonblocking(false).unwrap();
+            stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+            (&stream).read_exact(&mut text).unwrap();
+            assert_eq!(&text, b"held");
+        }
+    });
+}
+
 #[test]
 fn missing_ranks_are_named_to_all() {
     let id = UniqueId::generate(&options(1.0)).unwrap();
