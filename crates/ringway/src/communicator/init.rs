@@ -71,7 +71,7 @@ impl Communicator {
         choice::require(&session, &config, &colocation)?;
         let is_near = |peer: &u32| colocation.attached.iter().any(|one| one.peer == *peer);
         let far: Vec<u32> = (0..size).filter(|peer| *peer != rank && !is_near(peer)).collect();
-        let rdma = super::rdma::agree(&mut session, &config, &far)?;
+        let rdma = super::rdma::agree(&mut session, &config, (&far, &colocation.hosts))?;
         choice::announce(&session, &colocation, (&rdma, &far));
         let Colocation { hosts, attached, refusals, unreadable } = colocation;
         let measured = tuned::agree(&mut session, &config, &hosts)?;

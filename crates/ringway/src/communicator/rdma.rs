@@ -35,8 +35,12 @@ pub(crate) struct Rdma {
 }
 
 /// Finds this rank's ports, and hears of those of all others. All ranks call it; `far` are those that are not
-/// reached by memory.
-pub(super) fn agree(session: &mut Session, config: &Config, far: &[Rank]) -> Result<Rdma> {
+/// reached by memory, `hosts` say who shares it with whom.
+pub(super) fn agree(
+    session: &mut Session,
+    config: &Config,
+    (far, hosts): (&[Rank], &[u32]),
+) -> Result<Rdma> {
     let (own, adapters) = match config.forbids_rdma() {
         Some(why) => (Ports { refused: vec![why.to_owned()], ..Ports::default() }, Vec::new()),
         None if far.is_empty() => Default::default(),
@@ -60,13 +64,17 @@ pub(super) fn agree(session: &mut Session, config: &Config, far: &[Rank]) -> Res
         .collect();
     let insists = config.insists_on_rdma();
     if let Some(asks) = insists {
-        for peer in far {
-            if let Some(why) = &refusals[*peer as usize] {
-                let (me, other) = (session.rank as usize, *peer as usize);
-                let (me, other) = (session.peers[me].identity(), session.peers[other].identity());
-                let text = format!("{asks} is not met between {me} and {other}: {why}");
-                return Err(Error::usage(text).with_culprits(vec![other]));
-            }
+        // The same first pair for all, whoever of them shares memory with whom.
+        let ranks = || 0..session.size;
+        let apart = |a: Rank, b: Rank| hosts[a as usize] != hosts[b as usize];
+        let pairs = ranks().flat_map(|a| ranks().map(move |b| (a, b)));
+        let mut broken = pairs.filter(|(a, b)| a < b && apart(*a, *b));
+        let found = broken.find_map(|(a, b)| Some((a, b, lacks(a).or_else(|| lacks(b))?)));
+        if let Some((a, b, why)) = found {
+            let name = |rank: Rank| session.peers[rank as usize].identity();
+            let text = format!("{asks} is not met between {} and {}: {why}", name(a), name(b));
+            let culprit = if lacks(a).is_some() { a } else { b };
+            return Err(Error::usage(text).with_culprits(vec![name(culprit)]));
         }
     }
     Ok(Rdma { adapters, settings: config.rdma.clone(), insists, said, refusals })

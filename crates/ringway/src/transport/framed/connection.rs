@@ -154,7 +154,9 @@ impl<S: Stream> Connection<S> {
         if self.sending.is_some() || !self.queue.is_empty() {
             flags |= PollFlags::OUT;
         }
-        if !flags.is_empty() {
+        // A stream that is not settled has to be looked after, whatever else is waited for.
+        let unsettled = || !matches!(self.stream.settled(), Ok(true));
+        if !flags.is_empty() || (self.ended.is_none() && unsettled()) {
             wanted.extend(self.stream.interest(flags));
         }
     }
@@ -234,7 +236,7 @@ impl<S: Stream> Connection<S> {
     /// Sends what is queued; whether nothing is left that somebody waits for, here or in the stream.
     pub(super) fn drain(&mut self) -> io::Result<bool> {
         self.flush()?;
-        Ok(self.owed == 0 && self.stream.settled())
+        Ok(self.owed == 0 && self.stream.settled()?)
     }
 
     /// Reads and stores frames until there is nothing more, or one must be held.

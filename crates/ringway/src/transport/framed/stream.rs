@@ -19,9 +19,9 @@ pub(crate) trait Stream: Send + std::fmt::Debug {
     /// Whether there is something to sleep on.
     fn wakes(&self) -> bool;
 
-    /// Whether what was sent reaches the peer also if nobody looks after it any more.
-    fn settled(&self) -> bool {
-        true
+    /// Whether what was sent reaches the peer also if nobody looks after it any more; an error where it will not.
+    fn settled(&self) -> io::Result<bool> {
+        Ok(true)
     }
 }
 

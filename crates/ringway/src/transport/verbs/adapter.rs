@@ -1,11 +1,14 @@
 //! RDMA ports that this process uses: opened, judged, in the order of rails.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use super::select::{self, Chosen, Range, Wanted};
 use super::wire::End;
 use crate::config::{AddressFamily, RdmaSettings};
-use crate::ffi::verbs::{Access, Context, Gid, LinkLayer, Mtu, Path, Pd, Port, Verbs, VerbsError};
+use crate::ffi::verbs::{
+    Access, Context, Gid, LinkLayer, Mtu, Path, Pd, Port, PortState, Verbs, VerbsError,
+};
 
 /// A port that is used, and the address it is used by.
 #[derive(Debug)]
@@ -14,7 +17,14 @@ pub(crate) struct Adapter {
     pub(crate) port: Port,
     pub(crate) chosen: Chosen,
     pub(crate) pd: Arc<Pd>,
+    /// Its place among all ports that the settings name, used or not.
+    pub(crate) place: u32,
+    /// When its state was last asked for, by any link, and whether it was up.
+    watch: Arc<Mutex<(Instant, bool)>>,
 }
+
+/// How old what is known of a port's state may be: asking an adapter for it takes long.
+const WATCH_EVERY: Duration = Duration::from_secs(1);
 
 /// What was found: ports that can be used, and of all others why not.
 #[derive(Debug, Default)]
@@ -32,6 +42,7 @@ pub(crate) fn survey(settings: &RdmaSettings) -> Result<Survey, VerbsError> {
     devices.sort_by(|a, b| a.name().cmp(b.name()));
     let wanted = wanted(settings);
     let mut found = Survey::default();
+    let mut place = 0;
     for device in &devices {
         let name = device.name();
         let opened = device.open().and_then(|context| Ok((context.limits()?.ports, context)));
@@ -43,10 +54,11 @@ pub(crate) fn survey(settings: &RdmaSettings) -> Result<Survey, VerbsError> {
             }
         };
         for number in 1..=ports {
-            match open(&context, &wanted, number) {
+            match open(&context, &wanted, (number, place)) {
                 Ok(adapter) => found.adapters.push(Arc::new(adapter)),
                 Err(why) => found.refused.push(format!("{name}:{number}: {why}")),
             }
+            place += u32::from(wanted.hca.allows(name, Some(number.into())));
         }
     }
     Ok(found)
@@ -60,10 +72,15 @@ fn judge(context: &Context, wanted: &Wanted, number: u8) -> Result<(Port, Chosen
     Ok((port, chosen))
 }
 
-fn open(context: &Arc<Context>, wanted: &Wanted, number: u8) -> Result<Adapter, String> {
+fn open(
+    context: &Arc<Context>,
+    wanted: &Wanted,
+    (number, place): (u8, u32),
+) -> Result<Adapter, String> {
     let (port, chosen) = judge(context, wanted, number)?;
     let pd = Pd::new(context).map_err(|error| error.to_string())?;
-    Ok(Adapter { context: Arc::clone(context), port, chosen, pd })
+    let watch = Arc::new(Mutex::new((Instant::now(), true)));
+    Ok(Adapter { context: Arc::clone(context), port, chosen, pd, place, watch })
 }
 
 /// What the settings want of a port.
@@ -94,7 +111,29 @@ impl Adapter {
     pub(super) fn again(&self, settings: &RdmaSettings) -> Result<Arc<Self>, String> {
         let (context, pd) = (Arc::clone(&self.context), Arc::clone(&self.pd));
         let (port, chosen) = judge(&context, &wanted(settings), self.port.number)?;
-        Ok(Arc::new(Self { context, port, chosen, pd }))
+        let (place, watch) = (self.place, Arc::clone(&self.watch));
+        Ok(Arc::new(Self { context, port, chosen, pd, place, watch }))
+    }
+
+    /// Whether the port is up, as far as is known; looks at it now and then, and when the device tells of something.
+    pub(super) fn is_up(&self) -> bool {
+        let mut news = false;
+        while let Ok(Some(event)) = self.context.take_event() {
+            news = true;
+            tracing::info!(
+                target: crate::log::NET,
+                "NET/IB : {} : Got async event : {event}",
+                self.context.name()
+            );
+        }
+        // Whoever looks meanwhile is content with what was known.
+        let Ok(mut watch) = self.watch.try_lock() else { return true };
+        if news || watch.0.elapsed() >= WATCH_EVERY {
+            let up =
+                |port: Port| matches!(port.state, PortState::Active | PortState::ActiveDeferred);
+            *watch = (Instant::now(), self.context.port(self.port.number).is_ok_and(up));
+        }
+        watch.1
     }
 
     /// Where the kernel counts what goes wrong at this port.

@@ -16,17 +16,20 @@
 
 use std::time::{Duration, Instant};
 
-use super::flow::WINDOW;
-use super::rail::{Made, unlike};
+use super::flow::{SLOTS, WINDOW};
+use super::rail::{Made, pairs, unlike};
 use super::stream::Inner;
-use super::wire::{End, Offer, Outcome, Word};
-use crate::ffi::verbs::{Completion, PortState, Remote};
+use super::wire::{End, Offer, Outcome, Word, short};
+use crate::ffi::verbs::{Completion, Remote};
 
 /// Paths of a stream, at most.
-const PATHS_MOST: usize = 256;
+pub(super) const PATHS_MOST: usize = 256;
 
 /// How often ports are looked at, and paths that are down.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// How long the writes of a path that is left may take to be given back.
+const FLUSH_MOST: Duration = Duration::from_secs(1);
 
 /// Until a path that is down is tried again: at first, and at most.
 const PAUSE_FIRST: Duration = Duration::from_millis(500);
@@ -38,12 +41,19 @@ pub(super) struct PathEnd {
     pub(super) rail: usize,
     /// How far its ports are from the memory at its ends; only the nearest that are up are used.
     pub(super) distance: u32,
-    pub(super) made: Made,
+    /// Nothing where it had to be destroyed.
+    pub(super) made: Option<Made>,
     /// How often it was made.
     pub(super) generation: u16,
     pub(super) state: State,
     /// Writes that have not ended.
     under_way: u32,
+    /// The slots of those that carry messages, a bit for each.
+    slots: u32,
+    /// When it was left.
+    left: Instant,
+    /// Whether a write was sent to see whether it leads anywhere.
+    probed: bool,
     /// Bytes posted; all paths that are up have about the same.
     pub(super) carried: u64,
     /// When a write last ended, or the first was posted.
@@ -72,10 +82,13 @@ impl PathEnd {
         Self {
             rail,
             distance,
-            made,
+            made: Some(made),
             generation: 0,
             state,
             under_way: 0,
+            slots: 0,
+            left: now,
+            probed: false,
             carried: 0,
             moved: now,
             retry,
@@ -83,7 +96,8 @@ impl PathEnd {
         }
     }
 
-    pub(super) fn posted_one(&mut self, bytes: usize) {
+    pub(super) fn posted_one(&mut self, id: u64, bytes: usize) {
+        self.slots |= bit(id & 0xffff);
         self.carried += bytes as u64;
         if self.under_way == 0 {
             self.moved = Instant::now();
@@ -91,7 +105,14 @@ impl PathEnd {
         self.under_way += 1;
     }
 
-    pub(super) fn ended_one(&mut self) {
+    /// The first of two writes was posted and the second was not: nothing will tell of its end but a flush.
+    pub(super) fn posted_half(&mut self, id: u64, bytes: usize) {
+        self.posted_one(id, bytes);
+        self.left = Instant::now();
+    }
+
+    pub(super) fn ended_one(&mut self, slot: usize) {
+        self.slots &= !bit(slot as u64);
         self.under_way = self.under_way.saturating_sub(1);
         self.moved = Instant::now();
     }
@@ -101,8 +122,18 @@ impl PathEnd {
         self.state == State::Up && u64::from(self.under_way) < WINDOW
     }
 
-    pub(super) fn is_sending(&self) -> bool {
-        self.state == State::Up && self.under_way > 0
+    /// Whether a write has stood still for so long.
+    fn is_stuck(&self, patience: Duration) -> bool {
+        self.state == State::Up && self.under_way > 0 && self.moved.elapsed() > patience
+    }
+
+    /// Takes the queue pair out of use; one that cannot even fail has failed.
+    fn fail(&mut self) {
+        self.left = Instant::now();
+        if self.made.as_ref().is_some_and(|made| made.qp.fail().is_err()) {
+            // Nothing will be given back by itself.
+            self.left = self.left.checked_sub(FLUSH_MOST).unwrap_or(self.left);
+        }
     }
 
     pub(super) fn takes_messages(&self) -> bool {
@@ -114,6 +145,11 @@ impl PathEnd {
         self.retry.1 = (self.retry.1 * 2).min(PAUSE_MOST);
         self.retry.0 = Instant::now() + self.retry.1;
     }
+}
+
+/// The bit of a slot; none for what is no slot.
+fn bit(slot: u64) -> u32 {
+    u32::try_from(slot).ok().and_then(|slot| 1_u32.checked_shl(slot)).unwrap_or(0)
 }
 
 impl Inner {
@@ -128,7 +164,7 @@ impl Inner {
             };
             moved = true;
             if let Err(why) = done {
-                self.ended.get_or_insert(why);
+                self.end(why);
             }
         }
         moved
@@ -145,6 +181,7 @@ impl Inner {
                 self.arrive_by_socket(sequence, consumed, &bytes)
             }
             Word::Credit { consumed } if self.met => self.outbox.credit(consumed),
+            Word::Over { why } => Err(format!("{} goes no further: {why}", self.wish.peer)),
             Word::Left { path, why } if self.met => {
                 let path = self.known(path)?;
                 self.peer_left(path, &why);
@@ -173,7 +210,10 @@ impl Inner {
                 }
                 Ok(())
             }
-            other => Err(format!("{} said what it may not say now: {other:?}", self.wish.peer)),
+            other => {
+                let text: String = format!("{other:?}").chars().take(80).collect();
+                Err(format!("{} said what it may not say now: {text}…", self.wish.peer))
+            }
         }
     }
 
@@ -186,14 +226,17 @@ impl Inner {
     /// Pairs rails with those of the peer, connects their queue pairs, and tells it.
     fn pair(&mut self, theirs: &Offer) {
         let mut outcome = Outcome::default();
-        let (mine, count) = (self.rails.len(), theirs.rails.len());
         let mut made: Vec<_> = std::mem::take(&mut self.made).into_iter().map(Some).collect();
-        for (rail, pairs) in made.iter_mut().enumerate() {
-            let Some(other) = theirs.rails.get(rail) else {
-                let name = self.rails[rail].adapter.name();
-                self.refused.push(format!("{name}: the peer has {count} ports, not {mine}"));
-                continue;
-            };
+        let mine: Vec<u32> = self.rails.iter().map(|rail| rail.adapter.place).collect();
+        let others: Vec<u32> = theirs.rails.iter().map(|rail| rail.place).collect();
+        let cross = theirs.cross && self.wish.settings.cross == 1;
+        let paired: Vec<(usize, usize)> = if self.wish.leads {
+            pairs(&mine, &others, cross)
+        } else {
+            pairs(&others, &mine, cross).into_iter().map(|(to, at)| (at, to)).collect()
+        };
+        for (rail, to) in paired {
+            let other = &theirs.rails[to];
             self.rails[rail].to.clone_from(&other.name);
             self.rails[rail].remote = Remote { address: other.address, key: other.key };
             let unlike_layers = self.rails[rail].adapter.is_infiniband() != other.infiniband;
@@ -203,7 +246,7 @@ impl Inner {
                 tracing::warn!(target: crate::log::NET, rank = self.wish.rank, "NET/IB : {why}");
             }
             let distance = self.rails[rail].distance.saturating_add(other.distance);
-            for (pair, to) in pairs.take().into_iter().flatten().zip(&other.ends) {
+            for (pair, to) in made[rail].take().into_iter().flatten().zip(&other.ends) {
                 if self.paths.len() == PATHS_MOST {
                     break;
                 }
@@ -215,7 +258,17 @@ impl Inner {
                 } else {
                     self.connect(path, to)
                 };
-                outcome.paths.push(connected.err());
+                if unlike_layers {
+                    // That will never be otherwise.
+                    self.paths[path].retry.0 += Duration::from_secs(1 << 30);
+                }
+                outcome.paths.push(connected.err().map(short));
+            }
+        }
+        for (rail, pairs) in self.rails.iter().zip(&made) {
+            if pairs.is_some() {
+                let why = "the peer has no port for it to talk to; see NCCL_CROSS_NIC";
+                self.refused.push(format!("{}: {why}", rail.adapter.name()));
             }
         }
         self.refused
@@ -226,8 +279,9 @@ impl Inner {
 
     fn connect(&self, path: usize, to: &End) -> Result<(), String> {
         let end = &self.paths[path];
+        let Some(made) = &end.made else { return Err("there is no queue pair".to_owned()) };
         let number = self.number(path, super::stream::CREDIT);
-        self.rails[end.rail].connect(&self.wish.settings, &end.made, to, number)
+        self.rails[end.rail].connect(&self.wish.settings, made, to, number)
     }
 
     /// Both have tried: what both could connect is used.
@@ -243,7 +297,7 @@ impl Inner {
                 Some(why) => {
                     self.refused.push(why.clone());
                     // What the other end may have sent is flushed, and none of it was taken.
-                    let _gone_anyway = end.made.qp.fail();
+                    end.fail();
                     State::Down { why: why.clone() }
                 }
             };
@@ -277,11 +331,8 @@ impl Inner {
             return;
         }
         if let Some(insists) = &self.wish.insists {
-            let why = self.last_words();
-            self.ended = Some(format!(
-                "no RDMA connection to {} is left, and {insists}: {why}",
-                self.wish.peer
-            ));
+            let (peer, why) = (&self.wish.peer, self.last_words());
+            self.end(format!("no RDMA connection to {peer} is left, and {insists}: {why}"));
         }
     }
 
@@ -360,9 +411,11 @@ impl Inner {
             };
             tracing::warn!(target: crate::log::NET, rank = self.wish.rank, "NET/IB : {why}; {rest}");
         }
+        // How much was consumed may have gone by it, and must be told again.
+        self.inbox.forget();
         let end = &mut self.paths[path];
-        // A queue pair that cannot even fail has failed.
-        let _gone_anyway = end.made.qp.fail();
+        end.fail();
+        let why = short(why);
         let word = Word::Left { path: u32::try_from(path).unwrap_or(u32::MAX), why: why.clone() };
         end.state = State::Leaving { why, peer_left: false };
         self.side.say(&word);
@@ -401,8 +454,16 @@ impl Inner {
     pub(super) fn look(&mut self) {
         let now = Instant::now();
         for path in 0..self.paths.len() {
+            if matches!(self.paths[path].state, State::Leaving { .. }) {
+                self.take_back(path, now);
+            }
+            if !self.paths[path].is_stuck(self.patience) {
+                continue;
+            }
+            // What ended while nobody looked is not stuck.
+            self.poll(self.paths[path].rail);
             let end = &self.paths[path];
-            if end.is_sending() && now.duration_since(end.moved) > self.patience {
+            if end.is_stuck(self.patience) {
                 let rail = &self.rails[end.rail];
                 let why = format!(
                     "{} of {}: nothing moved for {:.1} s; the path is broken or the peer's port is down; counters: {}",
@@ -423,7 +484,9 @@ impl Inner {
             for path in 0..self.paths.len() {
                 let end = &self.paths[path];
                 if matches!(end.state, State::Down { .. }) && now >= end.retry.0 {
+                    // One at a time: an address that does not answer may hold up the kernel's call.
                     self.ask(path);
+                    break;
                 }
             }
         }
@@ -431,25 +494,31 @@ impl Inner {
 
     fn look_at_ports(&mut self) {
         for rail in 0..self.rails.len() {
-            let adapter = &self.rails[rail].adapter;
-            while let Ok(Some(event)) = adapter.context.take_event() {
-                tracing::info!(
-                    target: crate::log::NET, rank = self.wish.rank,
-                    "NET/IB : {} : Got async event : {event}",
-                    adapter.name()
-                );
-            }
-            let state = adapter.context.port(adapter.port.number).map(|port| port.state);
-            if let Ok(state) = state
-                && !matches!(state, PortState::Active | PortState::ActiveDeferred)
-            {
+            if !self.rails[rail].adapter.is_up() {
                 let why = format!(
-                    "{} of {}: the port is {state}; look at its cable, switch port and kernel log",
+                    "{} of {}: the port is down; look at its cable, switch port and kernel log",
                     self.rails[rail].way(),
                     self.wish.peer
                 );
                 self.leave_rail(rail, &why);
             }
+        }
+    }
+
+    /// Takes back what a path had that does not give it back: its device is lost, or was taken out. What was destroyed
+    /// neither reads nor writes.
+    fn take_back(&mut self, path: usize, now: Instant) {
+        let end = &mut self.paths[path];
+        if end.under_way == 0 || now.duration_since(end.left) < FLUSH_MOST {
+            return;
+        }
+        end.made = None;
+        // What its queue may still hold is of the generation before.
+        end.generation = end.generation.wrapping_add(1);
+        end.under_way = 0;
+        let slots = std::mem::take(&mut end.slots);
+        for slot in (0..SLOTS).filter(|slot| slots & bit(*slot as u64) != 0) {
+            self.outbox.ended(slot);
         }
     }
 
@@ -460,7 +529,9 @@ impl Inner {
         let made = rail.queue_pair().map_err(|error| error.to_string())?;
         let own = rail.end(&made);
         let end = &mut self.paths[path];
-        end.made = made;
+        end.made = Some(made);
+        end.slots = 0;
+        end.probed = false;
         end.generation = generation;
         end.under_way = 0;
         Ok(own)
@@ -489,7 +560,9 @@ impl Inner {
         match self.renew(path, wanted).and_then(|end| self.connect(path, &to).map(|()| end)) {
             Ok(end) => {
                 self.side.say(&Word::Ready { path: number, generation, end });
-                self.probe(path);
+                // The leader cannot take anything yet; it is answered when its own write has come.
+                self.paths[path].state = State::Trying;
+                self.paths[path].put_off();
             }
             Err(why) => self.side.say(&Word::Refused { path: number, generation, why }),
         }
@@ -509,9 +582,19 @@ impl Inner {
 
     /// Sees whether a write comes through.
     fn probe(&mut self, path: usize) {
-        self.paths[path].state = State::Trying;
-        self.paths[path].put_off();
-        self.post_credit(path);
+        let end = &mut self.paths[path];
+        end.state = State::Trying;
+        end.put_off();
+        end.probed = true;
+        self.post_probe(path);
+    }
+
+    /// Something came by a path: that of the leader says that its end is ready.
+    pub(super) fn hears(&mut self, path: usize) {
+        let end = &mut self.paths[path];
+        if end.state == State::Trying && !std::mem::replace(&mut end.probed, true) {
+            self.post_probe(path);
+        }
     }
 
     /// A write has come through.

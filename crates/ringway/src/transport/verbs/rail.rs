@@ -111,6 +111,7 @@ impl Rail {
     pub(super) fn offer(&self, made: &[Made]) -> RailOffer {
         RailOffer {
             name: self.adapter.name(),
+            place: self.adapter.place,
             infiniband: self.adapter.is_infiniband(),
             distance: self.distance,
             address: self.into.base(),
@@ -146,6 +147,28 @@ impl Rail {
     }
 }
 
+/// Which rails of two ranks go together: those at the same place, and where there is none, the first with the first
+/// and so on; with `cross` also those that are left over. The same for both, as each says what the other does.
+pub(super) fn pairs(leader: &[u32], other: &[u32], cross: bool) -> Vec<(usize, usize)> {
+    let mut taken = vec![false; other.len()];
+    let mut pairs = Vec::new();
+    let mut rest = Vec::new();
+    for (at, place) in leader.iter().enumerate() {
+        match (0..other.len()).find(|to| !taken[*to] && other[*to] == *place) {
+            Some(to) => {
+                taken[to] = true;
+                pairs.push((at, to));
+            }
+            None => rest.push(at),
+        }
+    }
+    if pairs.is_empty() || cross {
+        let free = (0..other.len()).filter(|to| !taken[*to]);
+        pairs.extend(rest.into_iter().zip(free));
+    }
+    pairs
+}
+
 /// The addresses of two ends that differ in their packets' size, for people.
 pub(super) fn unlike(mine: &Adapter, name: &str, other: &End) -> Option<String> {
     let bytes = |number: i32| crate::ffi::verbs::Mtu::from_number(number).map(|mtu| mtu.bytes());
@@ -165,4 +188,38 @@ fn psn() -> u32 {
     let mut bytes = [0; 4];
     let _left_as_it_is = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
     u32::from_ne_bytes(bytes) & 0xff_ffff
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rails_at_the_same_place_go_together() {
+        assert_eq!(pairs(&[0, 1], &[0, 1], false), [(0, 0), (1, 1)]);
+        // A port of one side is down: the others stay with their own.
+        assert_eq!(pairs(&[1, 2], &[0, 1, 2], false), [(0, 1), (1, 2)]);
+        assert_eq!(pairs(&[1, 2], &[0, 1, 2], true), [(0, 1), (1, 2)]);
+        assert_eq!(pairs(&[0, 1], &[0], false), [(0, 0)]);
+        assert_eq!(pairs(&[0, 1], &[0, 0], true), [(0, 0), (1, 1)]);
+        assert_eq!(pairs(&[3], &[0], false), [(0, 0)]);
+        assert_eq!(pairs(&[], &[0], true), []);
+    }
+
+    proptest::proptest! {
+        /// Each rail once, and the other side, which has the lists the other way round, finds the same.
+        #[test]
+        fn nobody_is_paired_twice(
+            a in proptest::collection::vec(0_u32..5, 0..6),
+            b in proptest::collection::vec(0_u32..5, 0..6),
+            cross: bool,
+        ) {
+            let found = pairs(&a, &b, cross);
+            let mut ends: Vec<_> = found.iter().map(|pair| pair.1).collect();
+            ends.sort_unstable();
+            ends.dedup();
+            proptest::prop_assert_eq!(ends.len(), found.len());
+            proptest::prop_assert!(found.is_empty() == (a.is_empty() || b.is_empty()));
+        }
+    }
 }

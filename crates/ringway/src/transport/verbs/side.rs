@@ -101,6 +101,25 @@ impl Side {
         }
     }
 
+    /// Says no more; what was said is sent all the same.
+    pub(super) fn close(&mut self) {
+        self.flush();
+        let _closed_already = self.socket.shutdown(std::net::Shutdown::Write);
+    }
+
+    /// Takes what still comes until the peer has closed too: a socket that is closed with something unread resets, and
+    /// what the peer has not read yet is lost. Whether that is so.
+    pub(super) fn discard(&mut self) -> bool {
+        let mut room = [0; 16 << 10];
+        loop {
+            match self.socket.read(&mut room) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return error.kind() != io::ErrorKind::WouldBlock,
+            }
+        }
+    }
+
     /// Whoever sleeps is woken also when there is room for what waits.
     pub(super) fn arm(&mut self, poller: BorrowedFd<'_>) {
         let wanted = !self.to_say.is_empty();

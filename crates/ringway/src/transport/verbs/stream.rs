@@ -18,10 +18,10 @@ use rustix::event::{EventfdFlags, PollFlags, eventfd};
 
 use super::adapter::Adapter;
 use super::flow::{Inbox, Mark, Outbox, WINDOW, low};
-use super::paths::{PathEnd, State};
+use super::paths::{PATHS_MOST, PathEnd, State};
 use super::rail::{Made, RECEIVE, Rail, Rings, SLOT_BYTES};
 use super::side::Side;
-use super::wire::{Offer, Outcome, Word};
+use super::wire::{Offer, Outcome, Word, short};
 use crate::config::RdmaSettings;
 use crate::ffi::verbs::{Completion, Flags, Operation, Part, Remote, Request};
 use crate::transport::framed::stream::{Arrival, Stream};
@@ -80,17 +80,18 @@ pub(crate) struct VerbsStream {
 pub(super) struct Inner {
     pub(super) outbox: Outbox,
     pub(super) inbox: Inbox,
-    rings: Rings,
-    pub(super) rails: Vec<Rail>,
+    // Dropped in this order: the socket tells the peer that this is the end, then queue pairs, then what they wrote.
+    pub(super) side: Side,
+    pub(super) paths: Vec<PathEnd>,
     /// Of every rail, the queue pairs that the peer has not been heard of yet.
     pub(super) made: Vec<Vec<Made>>,
-    pub(super) paths: Vec<PathEnd>,
+    pub(super) rails: Vec<Rail>,
+    rings: Rings,
     /// What this side could connect; the peer's word on it is what ends the meeting.
     pub(super) outcome: Option<Outcome>,
     pub(super) met: bool,
     /// Why rails are not used, from the start.
     pub(super) refused: Vec<String>,
-    pub(super) side: Side,
     /// How long a write may stand still.
     pub(super) patience: Duration,
     turns: u32,
@@ -98,6 +99,8 @@ pub(super) struct Inner {
     pub(super) looked: Instant,
     /// Whether it was said that the socket carries the messages.
     pub(super) said_socket: bool,
+    /// Whether it ever has.
+    spoke: bool,
     pub(super) ended: Option<String>,
     pub(super) wish: Wish,
 }
@@ -117,7 +120,8 @@ impl VerbsStream {
     /// When the system has no memory or descriptors left.
     pub(crate) fn new(socket: TcpStream, wish: Wish) -> io::Result<Self> {
         let rings = Rings::new()?;
-        let count = usize::from(wish.settings.queue_pairs);
+        let most = PATHS_MOST / wish.adapters.len().max(1);
+        let count = usize::from(wish.settings.queue_pairs).min(most.max(1));
         let (mut rails, mut made, mut offer) = (Vec::new(), Vec::new(), Offer::default());
         for adapter in &wish.adapters {
             let ready = Rail::new(adapter, &rings, count).and_then(|rail| {
@@ -130,7 +134,7 @@ impl VerbsStream {
                     rails.push(rail);
                     made.push(pairs);
                 }
-                Err(error) => offer.refused.push(format!("{}: {error}", adapter.name())),
+                Err(error) => offer.refused.push(short(format!("{}: {error}", adapter.name()))),
             }
         }
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -143,24 +147,26 @@ impl VerbsStream {
         for rail in &rails {
             watch(rail.channel.as_fd())?;
         }
+        offer.cross = wish.settings.cross == 1;
         let mut side = Side::new(socket, poller.as_fd())?;
         let refused = offer.refused.clone();
         side.say(&Word::Offer(offer));
         let inner = Inner {
             outbox: Outbox::new(),
             inbox: Inbox::new(),
-            rings,
-            rails,
-            made,
+            side,
             paths: Vec::new(),
+            made,
+            rails,
+            rings,
             outcome: None,
             met: false,
             refused,
-            side,
             patience: patience(&wish.settings),
             turns: 0,
             looked: Instant::now(),
             said_socket: false,
+            spoke: false,
             ended: None,
             wish,
         };
@@ -189,6 +195,9 @@ impl Stream for VerbsStream {
     fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
         let mut inner = self.inner.borrow_mut();
         inner.progress();
+        if let Some(why) = &inner.ended {
+            return Err(io::Error::other(why.clone()));
+        }
         let most = inner.message_bytes(parts.iter().map(|part| part.len()).sum());
         let mut sent = 0;
         let mut rest = parts.iter().map(|part| &**part).filter(|part| !part.is_empty());
@@ -206,10 +215,7 @@ impl Stream for VerbsStream {
             sent += bytes;
         }
         inner.post();
-        match &inner.ended {
-            Some(why) if sent == 0 => Err(io::Error::other(why.clone())),
-            _ => Ok(sent),
-        }
+        Ok(sent)
     }
 
     fn receive(&self, room: &mut [u8]) -> Arrival {
@@ -235,8 +241,11 @@ impl Stream for VerbsStream {
     /// Whoever asks is about to sleep: what comes from now on must wake it, and what came before is found here.
     fn interest(&self, wanted: PollFlags) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let mut inner = self.inner.borrow_mut();
-        inner.arm(self.poller.as_fd());
-        let moved = inner.progress();
+        inner.arm();
+        let mut moved = inner.listen();
+        moved |= inner.progress();
+        inner.look();
+        inner.side.arm(self.poller.as_fd());
         let can_read = inner.inbox.readable().is_some() || inner.ended.is_some();
         let can_write = inner.outbox.room().is_some() || inner.ended.is_some();
         let ready = moved
@@ -255,10 +264,15 @@ impl Stream for VerbsStream {
         true
     }
 
-    fn settled(&self) -> bool {
+    fn settled(&self) -> io::Result<bool> {
         let mut inner = self.inner.borrow_mut();
         inner.progress();
-        inner.ended.is_some() || inner.is_settled()
+        match &inner.ended {
+            // A peer that has left has all it needs, as far as that was sent.
+            Some(why) if inner.outbox.waiting().is_some() => Err(io::Error::other(why.clone())),
+            Some(_) => Ok(true),
+            None => Ok(inner.is_settled()),
+        }
     }
 }
 
@@ -267,12 +281,15 @@ impl Drop for VerbsStream {
     fn drop(&mut self) {
         let inner = self.inner.get_mut();
         let end = Instant::now() + FAREWELL;
-        while inner.met
-            && inner.ended.is_none()
-            && (!inner.is_settled() || inner.paths.iter().any(PathEnd::is_sending))
-            && Instant::now() < end
-        {
+        // What stands still is left sooner than usual, for another path to take it.
+        inner.patience = inner.patience.min(FAREWELL / 4);
+        while inner.met && inner.ended.is_none() && !inner.is_settled() && Instant::now() < end {
             inner.progress();
+            inner.look();
+            std::thread::yield_now();
+        }
+        inner.side.close();
+        while inner.spoke && !inner.side.discard() && Instant::now() < end {
             std::thread::yield_now();
         }
     }
@@ -286,8 +303,8 @@ impl Inner {
         for rail in 0..self.rails.len() {
             moved |= self.poll(rail);
         }
-        // All is well as a rule: then the socket, which costs a system call, is looked at now and then.
-        if !self.met || self.turns.is_multiple_of(LISTEN) || !self.is_well() {
+        // As a rule nobody says anything: the socket, which costs a system call, is looked at now and then.
+        if !self.met || self.turns.is_multiple_of(LISTEN) || self.is_talking() {
             moved |= self.listen();
         }
         self.leave();
@@ -300,16 +317,22 @@ impl Inner {
         moved
     }
 
-    /// Whether everything that was sent is in the adapters' hands, or the kernel's.
+    /// Whether everything that was sent is at the peer, or in the kernel's hands.
     fn is_settled(&self) -> bool {
         self.met
             && self.outbox.waiting().is_none()
+            && self.outbox.is_quiet()
             && self.side.is_flushed()
             && !self.paths.iter().any(|end| matches!(end.state, State::Leaving { .. }))
     }
 
-    fn is_well(&self) -> bool {
-        self.side.is_flushed() && self.paths.iter().all(|end| end.state == State::Up)
+    /// Whether something is said on the socket: a path is being left or tried, or none is up.
+    fn is_talking(&self) -> bool {
+        let is_up = |end: &PathEnd| end.state == State::Up;
+        let is_down = |end: &PathEnd| matches!(end.state, State::Down { .. });
+        !self.side.is_flushed()
+            || !self.paths.iter().any(is_up)
+            || !self.paths.iter().all(|end| is_up(end) || is_down(end))
     }
 
     /// Bytes of a message where so many are to be sent.
@@ -325,7 +348,7 @@ impl Inner {
     }
 
     /// Takes what a rail's queue has.
-    fn poll(&mut self, rail: usize) -> bool {
+    pub(super) fn poll(&mut self, rail: usize) -> bool {
         let mut found = [Completion::default(); 16];
         let mut moved = false;
         loop {
@@ -338,7 +361,7 @@ impl Inner {
             };
             for completion in &found[..count] {
                 if let Err(why) = self.complete(completion) {
-                    self.ended.get_or_insert(why);
+                    self.end(why);
                 }
             }
             moved |= count > 0;
@@ -358,7 +381,7 @@ impl Inner {
         }
         let is_receive = id & RECEIVE != 0;
         if !is_receive && slot as u64 != SILENT {
-            end.ended_one();
+            end.ended_one(slot);
             if slot as u64 != CREDIT {
                 self.outbox.ended(slot);
             }
@@ -372,12 +395,14 @@ impl Inner {
             self.is_back(path);
             return Ok(());
         }
+        let id = self.number(path, CREDIT) | RECEIVE;
         let end = &self.paths[path];
-        if end.takes_messages()
-            && let Err(error) = end.made.qp.post_receive(self.number(path, CREDIT) | RECEIVE, None)
+        if let Some(made) = end.made.as_ref().filter(|_| end.takes_messages())
+            && let Err(error) = made.qp.post_receive(id, None)
         {
             self.leave_path(path, error.to_string());
         }
+        self.hears(path);
         let peer = &self.wish.peer;
         let Some(word) = completion.immediate() else {
             return Err(format!("{peer}: a message without its number"));
@@ -448,6 +473,7 @@ impl Inner {
                     let mut body = vec![0; bytes_here];
                     self.rings.out.read(base + HEAD_BYTES, &mut body);
                     let sequence = low(number);
+                    self.spoke = true;
                     self.side.say(&Word::Data { sequence, consumed: told, bytes: body });
                     self.outbox.posted(BY_SOCKET);
                     self.outbox.ended(slot);
@@ -476,6 +502,12 @@ impl Inner {
         self.post_one(path, self.number(path, CREDIT), mark, None);
     }
 
+    /// A write that may be lost, to see whether a path leads anywhere.
+    pub(super) fn post_probe(&mut self, path: usize) {
+        let mark = Mark::Credit(self.inbox.hint());
+        self.post_one(path, self.number(path, CREDIT), mark, None);
+    }
+
     /// The number of a request.
     pub(super) fn number(&self, path: usize, slot: u64) -> u64 {
         let generation = u64::from(self.paths[path].generation);
@@ -484,11 +516,13 @@ impl Inner {
 
     fn post_one(&mut self, path: usize, id: u64, mark: Mark, part: Option<(usize, usize)>) -> bool {
         let end = &self.paths[path];
+        let Some(made) = &end.made else { return false };
         let rail = &self.rails[end.rail];
         let (offset, bytes) = part.unwrap_or((0, 0));
-        let remote = Remote { address: rail.remote.address + offset as u64, ..rail.remote };
+        let address = rail.remote.address.wrapping_add(offset as u64);
+        let remote = Remote { address, ..rail.remote };
         let local = part.map_or(Part::NONE, |(offset, bytes)| rail.out.part(offset, bytes));
-        let inline = bytes > 0 && bytes <= end.made.qp.inline_bytes() as usize;
+        let inline = bytes > 0 && bytes <= made.qp.inline_bytes() as usize;
         let last = |local, inline| Request {
             id,
             operation: Operation::WriteWithImmediate(remote, mark.encode()),
@@ -499,18 +533,22 @@ impl Inner {
             // Packets that each take a way of their own: what is told comes behind all of them.
             let (id, operation) = (self.number(path, SILENT), Operation::Write(remote));
             let first = Request { id, operation, local, flags: Flags::default() };
-            end.made.qp.post_chain(&[first, last(Part::NONE, false)]).map_err(|(_, error)| error)
+            made.qp.post_chain(&[first, last(Part::NONE, false)])
         } else {
-            end.made.qp.post(last(local, inline))
+            made.qp.post(last(local, inline)).map_err(|error| (0, error))
         };
         match posted {
             Ok(()) => {
-                self.paths[path].posted_one(bytes);
+                self.paths[path].posted_one(id, bytes);
                 true
             }
-            Err(error) => {
+            Err((posted, error)) => {
+                if posted > 0 {
+                    // Half of it is under way: it is this path's until both ends have left.
+                    self.paths[path].posted_half(id, bytes);
+                }
                 self.leave_path(path, error.to_string());
-                false
+                posted > 0
             }
         }
     }
@@ -531,8 +569,16 @@ impl Inner {
         Way::Socket
     }
 
+    /// Goes no further, and tells the peer.
+    pub(super) fn end(&mut self, why: String) {
+        if self.ended.is_none() {
+            self.side.say(&Word::Over { why: short(why.clone()) });
+            self.ended = Some(why);
+        }
+    }
+
     /// Asks all queues to wake whoever sleeps.
-    fn arm(&mut self, poller: BorrowedFd<'_>) {
+    fn arm(&mut self) {
         for rail in 0..self.rails.len() {
             let Rail { channel, cq, .. } = &self.rails[rail];
             while let Ok(Some(_)) = channel.take_event() {}
@@ -541,8 +587,5 @@ impl Inner {
                 self.leave_rail(rail, &why);
             }
         }
-        self.side.arm(poller);
-        self.listen();
-        self.look();
     }
 }

@@ -9,6 +9,7 @@
 //! Left p ◄─► Left p                a path has failed, and is left at both ends
 //! Again p ──► ◄── Ready p          it is tried once more, with new queue pairs; or Refused p
 //! Data, Credit                     messages, where no path is left
+//! Over                             this side goes no further, and why
 //! ```
 //!
 //! A word is a head of four numbers of 32 bits, little-endian (kind, two of its own, length), and a body.
@@ -19,8 +20,11 @@ use serde::{Deserialize, Serialize};
 
 /// Bytes in front of a body.
 const HEAD_BYTES: usize = 16;
-/// Bytes of a body, at most.
+/// Bytes of a body, at most; those of a meeting may be longer.
 pub(super) const BODY_MOST: usize = 64 << 10;
+const MEETING_MOST: usize = 256 << 10;
+/// Bytes of a reason, at most.
+const WHY_MOST: usize = 400;
 
 /// What one side brings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,12 +32,16 @@ pub(super) struct Offer {
     pub(super) rails: Vec<RailOffer>,
     /// Why it brings no more.
     pub(super) refused: Vec<String>,
+    /// Whether ports without a counterpart may go to others.
+    pub(super) cross: bool,
 }
 
 /// A port and the memory behind it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RailOffer {
     pub(super) name: String,
+    /// Its place among the ports of its rank that the settings name; the same place is the same rail.
+    pub(super) place: u32,
     pub(super) infiniband: bool,
     /// How far it is from this side's memory.
     pub(super) distance: u32,
@@ -70,6 +78,7 @@ pub(super) enum Word {
     Refused { path: u32, generation: u32, why: String },
     Data { sequence: u32, consumed: u32, bytes: Vec<u8> },
     Credit { consumed: u32 },
+    Over { why: String },
 }
 
 impl Word {
@@ -90,6 +99,7 @@ impl Word {
             Self::Refused { path, generation, why } => (6, *path, *generation, words(why)),
             Self::Data { sequence, consumed, bytes } => (7, *sequence, *consumed, bytes.clone()),
             Self::Credit { consumed } => (8, 0, *consumed, Vec::new()),
+            Self::Over { why } => (9, 0, 0, words(why)),
         };
         let mut encoded = head(kind, one, two, body.len());
         encoded.extend(body);
@@ -116,9 +126,19 @@ impl Word {
             6 => Self::Refused { path: one, generation: two, why: words() },
             7 => Self::Data { sequence: one, consumed: two, bytes: body.to_vec() },
             8 => Self::Credit { consumed: two },
+            9 => Self::Over { why: words() },
             _ => return Err(format!("the peer said word {kind}, which there is not")),
         })
     }
+}
+
+/// As much of a reason as a word has room for.
+pub(super) fn short(mut why: String) -> String {
+    if let Some((end, _)) = why.char_indices().find(|(at, _)| *at >= WHY_MOST) {
+        why.truncate(end);
+        why.push('…');
+    }
+    why
 }
 
 fn head(kind: u32, one: u32, two: u32, bytes: usize) -> Vec<u8> {
@@ -146,7 +166,7 @@ impl Reader {
         let number =
             |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let (kind, one, two, bytes) = (number(0), number(4), number(8), number(12) as usize);
-        if bytes > BODY_MOST {
+        if bytes > if kind <= 2 { MEETING_MOST } else { BODY_MOST } {
             return Err(format!("the peer's word {kind} has {bytes} bytes, which is too much"));
         }
         let Some(body) = self.heard.get(HEAD_BYTES..HEAD_BYTES + bytes) else { return Ok(None) };
@@ -170,6 +190,7 @@ mod tests {
     fn words_come_back_however_they_are_cut() {
         let rail = RailOffer {
             name: "mlx5_0:1".to_owned(),
+            place: 0,
             infiniband: false,
             distance: 1,
             address: 1 << 40,
@@ -177,7 +198,11 @@ mod tests {
             ends: vec![end(), end()],
         };
         let words = [
-            Word::Offer(Offer { rails: vec![rail], refused: vec!["mlx5_1:1: down".to_owned()] }),
+            Word::Offer(Offer {
+                rails: vec![rail],
+                refused: vec!["mlx5_1:1: down".to_owned()],
+                cross: true,
+            }),
             Word::Outcome(Outcome { paths: vec![None, Some("no way".to_owned())] }),
             Word::Left { path: 1, why: "it failed".to_owned() },
             Word::Again { path: 1, generation: 2, end: end() },
@@ -185,6 +210,7 @@ mod tests {
             Word::Refused { path: 1, generation: 2, why: "the port is down".to_owned() },
             Word::Data { sequence: 5, consumed: 4, bytes: vec![1; 5000] },
             Word::Credit { consumed: 4 },
+            Word::Over { why: "no path".to_owned() },
         ];
         let bytes: Vec<u8> = words.iter().flat_map(Word::encode).collect();
         for piece in [1, 7, 16, 1000, bytes.len()] {
@@ -207,7 +233,7 @@ mod tests {
             reader.feed(&bytes);
             reader.next().unwrap_err()
         };
-        assert!(fed(head(9, 0, 0, 0)).contains("word 9"));
+        assert!(fed(head(10, 0, 0, 0)).contains("word 10"));
         assert!(fed(head(7, 0, 0, BODY_MOST + 1)).contains("too much"));
         assert!(fed([head(1, 0, 0, 2), b"[]".to_vec()].concat()).contains("word 1 is not one"));
     }
