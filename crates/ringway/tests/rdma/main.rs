@@ -4,3 +4,4 @@
 
 mod machine;
 mod net;
+mod topo;
