@@ -62,6 +62,7 @@ impl<'a> Running<'a> {
     pub(super) fn run(mut self, control: &Control) -> Result<f64> {
         let start = Instant::now();
         let mut watch = Watch::new(SPIN);
+        let mut is_asked = false;
         let mut found = [Completion::default(); 32];
         while !self.lanes.iter().all(|lane| self.is_done(lane)) {
             for index in 0..self.lanes.len() {
@@ -69,7 +70,8 @@ impl<'a> Running<'a> {
             }
             let many = self.endpoint.cq.poll(&mut found).map_err(failed)?;
             if many == 0 {
-                watch.miss(self.endpoint, control)?;
+                // What is under way goes on meanwhile, and there is a queue of it.
+                watch.miss_or_sleep(self.endpoint, control, &mut is_asked)?;
                 continue;
             }
             watch.hit();

@@ -20,6 +20,8 @@ pub(crate) struct Adapter {
 pub(crate) struct Survey {
     pub(crate) adapters: Vec<Arc<Adapter>>,
     pub(crate) refused: Vec<String>,
+    /// Names of all devices, asked for or not.
+    pub(crate) devices: Vec<String>,
 }
 
 /// One end of a queue pair, as the other must know it.
@@ -37,11 +39,21 @@ pub(crate) struct RemoteEnd {
 /// # Errors
 /// When there is no library, or it cannot tell the devices.
 pub(crate) fn survey(settings: &RdmaSettings) -> Result<Survey, VerbsError> {
+    survey_of(settings, &|_, _| true, usize::MAX)
+}
+
+/// The same of those ports alone, by device and number, that are asked for, until there are so many.
+pub(crate) fn survey_of(
+    settings: &RdmaSettings,
+    is_asked: &dyn Fn(&str, Option<u8>) -> bool,
+    most: usize,
+) -> Result<Survey, VerbsError> {
     let mut devices = Verbs::open()?.devices()?;
     devices.sort_by(|a, b| a.name().cmp(b.name()));
     let wanted = wanted(settings);
-    let mut found = Survey::default();
-    for device in &devices {
+    let names = devices.iter().map(|device| device.name().to_owned()).collect();
+    let mut found = Survey { devices: names, ..Survey::default() };
+    for device in devices.iter().filter(|device| is_asked(device.name(), None)) {
         let name = device.name();
         let opened = device.open().and_then(|context| Ok((context.limits()?.ports, context)));
         let (ports, context) = match opened {
@@ -51,7 +63,10 @@ pub(crate) fn survey(settings: &RdmaSettings) -> Result<Survey, VerbsError> {
                 continue;
             }
         };
-        for number in 1..=ports {
+        for number in (1..=ports).filter(|number| is_asked(name, Some(*number))) {
+            if found.adapters.len() >= most {
+                return Ok(found);
+            }
             match open(&context, &wanted, number) {
                 Ok(adapter) => found.adapters.push(Arc::new(adapter)),
                 Err(why) => found.refused.push(format!("{name}:{number}: {why}")),
