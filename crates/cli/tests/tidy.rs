@@ -52,7 +52,7 @@ const LAYERS: &[(&str, &[&str])] = &[
         ],
     ),
     ("collective", &["call", "communicator", "element", "error", "plan"]),
-    ("net", &["config", "error", "ffi", "plan", "topo", "transport"]),
+    ("net", &["config", "device", "error", "ffi", "plan", "topo", "transport"]),
     ("testing", &["bootstrap", "communicator", "config", "error"]),
 ];
 
@@ -90,6 +90,7 @@ const NAME_A_TRANSPORT: &[&str] = &[
     "communicator/planning.rs",
     "executor/links.rs",
     "fuzzing.rs",
+    "net/buffer.rs",
     "net/device.rs",
     "net/port.rs",
 ];
@@ -109,6 +110,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "crates/ringway/src/communicator/raw.rs",
     "crates/ringway/src/communicator/staged.rs",
     "crates/ringway/src/device/gpu.rs",
+    "crates/ringway/src/device/gpu/direct.rs",
     "crates/ringway/src/device/gpu/handle.rs",
     "crates/ringway/src/device/gpu/virtual_memory.rs",
     "crates/ringway/src/device/rank.rs",

@@ -39,7 +39,7 @@ pub(crate) use context::{
     AsyncEvent, Context, Device, EventKind, Gid, GidEntry, GidKind, Limits, LinkLayer, Port,
     PortState, Transport,
 };
-pub(crate) use memory::{Access, Memory, Mr, Part, Pd};
+pub(crate) use memory::{Access, ForeignMemory, Memory, Mr, Part, Pd};
 pub(crate) use queue_pair::{
     Capacity, Flags, Mtu, Operation, Path, Qp, QpState, Remote, Request, Srq,
 };

@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::buffer::Buffer;
 use super::control::{Control, End};
 use super::device::failed;
-use super::test::{Operation, PortName, Test};
+use super::test::{Operation, PortName, Side, Test};
 use crate::config::RdmaSettings;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::verbs::{
-    Access, Capacity, Completion, CompletionChannel, Cq, Gid, Memory, Mr, Mtu, Part, Path, Pd, Qp,
-    Remote,
+    Access, Capacity, Completion, CompletionChannel, Cq, Gid, Mtu, Part, Path, Pd, Qp, Remote,
 };
 use crate::transport::verbs::adapter::{self, Adapter, RemoteEnd};
 use crate::transport::verbs::select::Chosen;
@@ -46,8 +46,7 @@ pub(super) struct Endpoint {
     settings: RdmaSettings,
     channel: Arc<CompletionChannel>,
     pub(super) cq: Arc<Cq>,
-    pub(super) memory: Arc<Memory>,
-    mr: Mr,
+    pub(super) buffer: Buffer,
     pub(super) queue_pairs: Vec<(Qp, u32)>,
     reads: (u8, u8),
     half: usize,
@@ -56,28 +55,27 @@ pub(super) struct Endpoint {
 
 impl Endpoint {
     /// Opens a port, the one that is named or the first that can be used.
-    pub(super) fn open(
-        settings: &RdmaSettings,
-        name: Option<&PortName>,
-        test: &Test,
-    ) -> Result<Self> {
-        let adapter = find(settings, name)?;
+    pub(super) fn open(settings: &RdmaSettings, side: &Side, test: &Test) -> Result<Self> {
+        let adapter = find(settings, side.device.as_ref())?;
         let limits = adapter.context.limits().map_err(failed)?;
         let depth = test.depth.min(limits.requests.max(1));
         let entries = (2 * depth * test.lanes).min(limits.completions.max(1));
         let channel = CompletionChannel::new(&adapter.context).map_err(failed)?;
         let cq = Cq::new(&adapter.context, entries, Some((&channel, 0))).map_err(failed)?;
         let half = test.bytes_most().max(1).next_multiple_of(4096);
-        let memory = Memory::new(2 * half)
-            .map_err(|error| Error::system(format!("a buffer of {} bytes", 2 * half), error))?;
-        let memory = Arc::new(memory);
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         // Latency is seen by the bytes themselves, which then must come in order.
         let access = match test.kind {
             super::Kind::Bandwidth => access | Access::RELAXED_ORDERING,
             super::Kind::Latency => access,
         };
-        let mr = memory.register(&adapter.pd, access).map_err(failed)?;
+        let buffer = Buffer::new(&adapter, settings, &side.buffer, 2 * half, access)?;
+        let watches = test.kind == super::Kind::Latency && test.operation == Operation::Write;
+        if watches && !buffer.can_be_watched() {
+            return Err(Error::usage(
+                "the latency of writes is told by a byte that the processor watches, which it cannot in GPU memory; measure -o send or -o read, or --gpudirect off",
+            ));
+        }
         let mut queue_pairs = Vec::new();
         for _ in 0..test.lanes {
             let psn = random() & 0xff_ffff;
@@ -85,14 +83,16 @@ impl Endpoint {
         }
         let reads = (limits.reads_asked.min(READS_MOST), limits.reads_answered.min(READS_MOST));
         let settings = settings.clone();
-        Ok(Self { adapter, settings, channel, cq, memory, mr, queue_pairs, reads, half, depth })
+        Ok(Self { adapter, settings, channel, cq, buffer, queue_pairs, reads, half, depth })
     }
 
     /// `mlx5_0:1 GID 3 (::ffff:10.1.2.3), RoCE v2, routable IPv4`.
     pub(super) fn place(&self) -> String {
         let Chosen { index, gid, reason, .. } = &self.adapter.chosen;
         let mtu = Mtu::from_number(self.adapter.port.active_mtu).map_or(0, Mtu::bytes);
-        format!("{} MTU {mtu}, GID {index} {gid} ({reason})", self.adapter.name())
+        let words = &self.buffer.words;
+        let memory = if words.is_empty() { String::new() } else { format!("; {words}") };
+        format!("{} MTU {mtu}, GID {index} {gid} ({reason}){memory}", self.adapter.name())
     }
 
     pub(super) fn end(&self) -> End {
@@ -103,8 +103,8 @@ impl Endpoint {
             mtu: self.adapter.port.active_mtu,
             reads_answered: self.reads.1,
             queue_pairs: self.queue_pairs.iter().map(|(qp, psn)| (qp.number(), *psn)).collect(),
-            address: self.mr.base(),
-            key: self.mr.remote_key(),
+            address: self.buffer.mr.base(),
+            key: self.buffer.mr.remote_key(),
         }
     }
 
@@ -159,15 +159,15 @@ impl Endpoint {
         use crate::ffi::verbs::Operation as Verb;
         let at = |offset: usize| Remote { address: peer.address + offset as u64, key: peer.key };
         match operation {
-            Operation::Write => (Verb::Write(at(self.half)), self.mr.part(0, bytes)),
-            Operation::Read => (Verb::Read(at(0)), self.mr.part(self.half, bytes)),
-            Operation::Send => (Verb::Send, self.mr.part(0, bytes)),
+            Operation::Write => (Verb::Write(at(self.half)), self.buffer.mr.part(0, bytes)),
+            Operation::Read => (Verb::Read(at(0)), self.buffer.mr.part(self.half, bytes)),
+            Operation::Send => (Verb::Send, self.buffer.mr.part(0, bytes)),
         }
     }
 
     /// Where messages are received.
     pub(super) fn receive_part(&self, bytes: usize) -> Part<'_> {
-        self.mr.part(self.half, bytes)
+        self.buffer.mr.part(self.half, bytes)
     }
 
     /// Offset of the half that is received into.
@@ -176,21 +176,29 @@ impl Endpoint {
     }
 
     /// Fills what is sent with the pattern of that size, and what is received into with anything else.
-    pub(super) fn prepare(&self, bytes: usize) {
+    pub(super) fn prepare(&self, bytes: usize, operation: Operation) -> Result<()> {
         let wanted = pattern(bytes);
-        self.memory.write(0, &wanted);
+        self.buffer.fill(0, &wanted)?;
         let other: Vec<u8> = wanted.iter().map(|byte| !byte).collect();
-        self.memory.write(self.half, &other);
+        self.buffer.fill(self.half, &other)?;
+        // Nobody tells this side when it is read from.
+        if operation == Operation::Read { self.buffer.stage_out(0, bytes, 1) } else { Ok(()) }
     }
 
     /// What is wrong with the bytes that came, if anything.
-    pub(super) fn verify(&self, bytes: usize) -> Option<String> {
+    pub(super) fn verify(&self, bytes: usize, operation: Operation) -> Result<Option<String>> {
+        // Nobody told this side when it was written to.
+        if operation == Operation::Write {
+            self.buffer.stage_in(self.half, bytes, 1)?;
+        }
         let mut found = vec![0; bytes];
-        self.memory.read(self.half, &mut found);
+        self.buffer.fetch(self.half, &mut found)?;
         let wanted = pattern(bytes);
-        let at = found.iter().zip(&wanted).position(|(found, wanted)| found != wanted)?;
+        let Some(at) = found.iter().zip(&wanted).position(|(found, wanted)| found != wanted) else {
+            return Ok(None);
+        };
         let (got, right) = (found[at], wanted[at]);
-        Some(format!("byte {at} of {bytes} is {got:#04x}, not {right:#04x}"))
+        Ok(Some(format!("byte {at} of {bytes} is {got:#04x}, not {right:#04x}")))
     }
 
     /// Sleeps until there may be a completion, if there was none after the queue was asked to tell

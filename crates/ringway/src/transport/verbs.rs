@@ -3,5 +3,6 @@
 pub(crate) mod adapter;
 mod flow;
 pub(crate) mod meet;
+pub(crate) mod register;
 pub(crate) mod select;
 pub(crate) mod stream;
