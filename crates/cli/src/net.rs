@@ -66,7 +66,8 @@ fn measure(args: &MeasureArgs, kind: Kind, config: &Config) -> anyhow::Result<Ex
         }
         places.push(place.to_owned());
         if !args.json {
-            print(&format!("# {place}"));
+            // Each way to GPU memory that was refused, in a line of its own.
+            print(&format!("# {}", place.replace("; not by ", "\n#   not by ")));
         }
         if places.len() == 2 && !args.json {
             print(&table::heads(&test));

@@ -80,7 +80,7 @@ impl fmt::Display for GpuDirectChoice {
 pub(super) struct Buffer {
     pub(super) mr: Mr,
     kind: Kind,
-    /// What it is, and why it is no better: `GPU 0 by nvidia_peermem; not by dma-buf: …`. Empty for the host's.
+    /// What it is, and why it is no better: `GPU 0 by peer memory; not by dma-buf: …`. Empty for the host's.
     pub(super) words: String,
 }
 

@@ -66,7 +66,7 @@ fn gpu_memory_is_registered_or_the_reasons_are_told() {
         for place in places.lines() {
             assert!(
                 place.contains("GPU 0")
-                    && place.contains("by nvidia_peermem; not by dma-buf: ibv_reg_dmabuf_mr"),
+                    && place.contains("by peer memory; not by dma-buf: ibv_reg_dmabuf_mr"),
                 "{place}"
             );
             assert!(place.contains("Linux 5.12"), "{place}");
@@ -100,7 +100,7 @@ fn memory_that_adapters_do_not_reach_is_copied() {
                 "{client}"
             );
             assert!(
-                client.contains("; not by nvidia_peermem: ibv_reg_mr")
+                client.contains("; not by peer memory: ibv_reg_mr")
                     && client.contains("modprobe nvidia_peermem"),
                 "{client}"
             );
@@ -131,7 +131,7 @@ fn a_strict_choice_is_kept_to() {
         "{error}"
     );
     let error = refused(GpuDirectChoice::PeerMemory, 1, Kind::Bandwidth, Operation::Write);
-    assert!(error.contains("by nvidia_peermem: ibv_reg_mr on rxea0"), "{error}");
+    assert!(error.contains("by peer memory: ibv_reg_mr on rxea0"), "{error}");
     let error = refused(GpuDirectChoice::PeerMemory, 0, Kind::Latency, Operation::Write);
     assert!(error.contains("-o send or -o read"), "{error}");
 }

@@ -13,8 +13,9 @@ use crate::error::{Error, Result};
 use crate::ffi::cuda::{Address, Vendor};
 use crate::ffi::verbs::ForeignMemory;
 
-/// Whole pages of the GPU's own, which every host page size divides.
-const PAGE: usize = 64 << 10;
+/// The GPU's large pages: what is taken in whole ones shares none with other memory, and begins at a page of the host's,
+/// where a dma-buf must.
+const PAGE: usize = 2 << 20;
 /// `CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD`.
 const DMA_BUF: c_int = 1;
 /// `CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED`.

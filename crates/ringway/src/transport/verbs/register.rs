@@ -1,8 +1,8 @@
 //! Memory of GPUs, registered with an adapter (GPUDirect RDMA): one way after the other, each refusal with its reason.
 //!
 //! ```text
-//! dma-buf     the GPU's driver makes a descriptor of the memory, the adapter's takes it     ibv_reg_dmabuf_mr
-//! peer memory nvidia_peermem tells the adapter's driver where the GPU's addresses lie       ibv_reg_mr
+//! dma-buf     the GPU's driver makes a descriptor of the memory, the adapter's takes it             ibv_reg_dmabuf_mr
+//! peer memory nvidia_peermem (or amdkfd) tells the adapter's driver where the GPU's addresses lie   ibv_reg_mr
 //! ```
 //!
 //! Where neither works the caller stages: it copies through host memory.
@@ -44,7 +44,7 @@ impl Way {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::DmaBuf => "dma-buf",
-            Self::PeerMemory => "nvidia_peermem",
+            Self::PeerMemory => "peer memory",
         }
     }
 }
