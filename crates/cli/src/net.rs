@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use ringway::config::{Config, Environment, RdmaSettings};
-use ringway::net::{self, Kind, Row, Server, Transport};
+use ringway::net::{self, Kind, Row, Server, Side, Transport};
 use serde_json::json;
 
 use crate::output;
@@ -33,12 +33,13 @@ pub(crate) fn run(args: &NetArgs) -> anyhow::Result<ExitCode> {
             let devices = net::devices(&config.rdma)?;
             listing::show(&devices, args.device.as_deref(), args.json, listing::gids)
         }
-        NetCommand::Bw(args) => measure(args, Kind::Bandwidth, config.rdma),
-        NetCommand::Lat(args) => measure(args, Kind::Latency, config.rdma),
+        NetCommand::Bw(args) => measure(args, Kind::Bandwidth, &config),
+        NetCommand::Lat(args) => measure(args, Kind::Latency, &config),
     }
 }
 
-fn measure(args: &MeasureArgs, kind: Kind, mut rdma: RdmaSettings) -> anyhow::Result<ExitCode> {
+fn measure(args: &MeasureArgs, kind: Kind, config: &Config) -> anyhow::Result<ExitCode> {
+    let mut rdma = config.rdma.clone();
     if let Some(index) = args.gid_index {
         rdma.gid_index = Some(index);
     }
@@ -46,9 +47,10 @@ fn measure(args: &MeasureArgs, kind: Kind, mut rdma: RdmaSettings) -> anyhow::Re
         if !args.server {
             bail!("name the host where the server runs, or be the server: --server");
         }
-        return serve(args, &rdma);
+        return serve(args, &args.side(config)?, &rdma);
     };
     let test = args.test(kind)?;
+    let side = args.side(config)?;
     // A reader that goes away in the middle is told of at the end.
     let trouble = RefCell::new(None);
     let print = |text: &str| {
@@ -64,7 +66,8 @@ fn measure(args: &MeasureArgs, kind: Kind, mut rdma: RdmaSettings) -> anyhow::Re
         }
         places.push(place.to_owned());
         if !args.json {
-            print(&format!("# {place}"));
+            // Each way to GPU memory that was refused, in a line of its own.
+            print(&format!("# {}", place.replace("; not by ", "\n#   not by ")));
         }
         if places.len() == 2 && !args.json {
             print(&table::heads(&test));
@@ -78,7 +81,7 @@ fn measure(args: &MeasureArgs, kind: Kind, mut rdma: RdmaSettings) -> anyhow::Re
         rows.push(row.clone());
     };
     let server = (host.as_str(), args.port);
-    let outcome = net::measure(server, &test, &rdma, args.device.as_ref(), &mut tell, &mut row);
+    let outcome = net::measure(server, &test, &rdma, &side, &mut tell, &mut row);
     if let Err(error) = outcome {
         if test.transport == Transport::Rdma && net::devices(&rdma).is_err() {
             bail!("{error}; or measure sockets: --transport tcp");
@@ -101,12 +104,12 @@ fn measure(args: &MeasureArgs, kind: Kind, mut rdma: RdmaSettings) -> anyhow::Re
     }
 }
 
-fn serve(args: &MeasureArgs, rdma: &RdmaSettings) -> anyhow::Result<ExitCode> {
+fn serve(args: &MeasureArgs, side: &Side, rdma: &RdmaSettings) -> anyhow::Result<ExitCode> {
     let server = Server::bind(args.port)?;
     output::remark(&format!("ringway net: listening on port {}", server.port()?));
     loop {
         let mut tell = |text: &str| output::remark(&format!("ringway net: {text}"));
-        match net::serve(&server, rdma, args.device.as_ref(), &mut tell) {
+        match net::serve(&server, rdma, side, &mut tell) {
             Ok(()) if args.keep => {}
             Ok(()) => return Ok(ExitCode::SUCCESS),
             Err(error) if args.keep => output::remark(&format!("ringway net: {error}")),

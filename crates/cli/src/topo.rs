@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::Args;
 use ringway::config::Environment;
-use ringway::topo::{self, DocumentOptions, Machine, Root};
+use ringway::topo::{self, DocumentOptions, Machine, PciSelector, Root};
 use ringway_plan::topology::document::Element;
 use ringway_plan::topology::matrix::{self, Matrix};
 use ringway_plan::topology::{Topology, picture, xml};
@@ -40,6 +40,7 @@ Examples:
   ringway topo --xml > topo.xml        for NCCL_TOPO_FILE
   ringway topo --root node17.tar.zst   another machine's snapshot
   ringway topo --root /tmp/copied      a copy of another machine's /sys, /proc
+  ringway topo --gpu 1da3:1060         with accelerators that are not known
   ringway topo --file topo.xml         a topology file
   ringway topo --file saved.txt        saved text of nvidia-smi topo -m
 
@@ -65,6 +66,9 @@ pub(crate) struct TopoArgs {
     /// Show the rings over the GPUs too
     #[arg(long)]
     rings: bool,
+    /// Take more PCI functions for GPUs: bus id, vendor:device or vendor
+    #[arg(long, value_name = "FUNCTION", value_delimiter = ',', conflicts_with = "file")]
+    gpu: Vec<PciSelector>,
 }
 
 /// What was read.
@@ -138,7 +142,12 @@ fn input(args: &TopoArgs, environment: &Environment, settings: &Settings) -> any
         (Some(_), Some(path)) => Some(path.display().to_string()),
         (Some(_), None) => Some(topo::VIRTUAL_TOPOLOGY.to_owned()),
     };
-    let machine = Machine::discover(&root);
+    let mut machine = Machine::discover(&root);
+    for wanted in &args.gpu {
+        if machine.count_as_gpus(wanted) == 0 {
+            bail!("--gpu {wanted}: no PCI function that is neither bridge nor NIC; see lspci -nn");
+        }
+    }
     let options = DocumentOptions { hca: settings.hca.clone(), base };
     let document = machine.document(&options);
     let rest = Rest { machine: Some(machine), source, name: None };

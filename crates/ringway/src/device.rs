@@ -35,6 +35,7 @@ mod watch;
 mod work;
 
 pub use buffer::{Buffer, DeviceStream};
+pub(crate) use gpu::DirectMemory;
 pub use gpu::{Gpu, Memory, Stream, memory_of};
 pub(crate) use rank::{DeviceRank, Setup};
 pub(crate) use staged::{Alarm, Channel, MessagePiece, StagedRank, StagedSetup};

@@ -5,6 +5,7 @@
 //! they arrived. Every wait ends: when the other side goes away, and when nothing moves for a minute.
 
 mod bandwidth;
+mod buffer;
 mod control;
 mod device;
 mod latency;
@@ -13,8 +14,9 @@ mod session;
 mod stream;
 mod test;
 
+pub use buffer::{BufferPlace, GpuDirectChoice};
 #[cfg(fuzzing)]
 pub(crate) use control::line;
 pub use device::{AddressReport, DeviceReport, PortReport, devices};
 pub use session::{Server, measure, serve};
-pub use test::{Bandwidth, Kind, Latency, Operation, PortName, Row, Test, Transport};
+pub use test::{Bandwidth, Kind, Latency, Operation, PortName, Row, Side, Test, Transport};

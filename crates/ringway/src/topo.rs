@@ -26,6 +26,6 @@ pub use gpu::{GpuDevice, GpuLink, GpuMaker, NVIDIA_OUTPUTS};
 pub use machine::{Machine, Platform};
 pub use net::{NetDevice, NetKind};
 pub use numa::{NumaNode, Processor};
-pub use pci::PciDevice;
+pub use pci::{PciDevice, PciSelector};
 pub use rdma::{Gid, GidKind, RdmaDevice, RdmaPort};
 pub use root::{Root, RootError};

@@ -1,8 +1,12 @@
 //! Arguments of `ringway net`.
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand, ValueEnum, value_parser};
-use ringway::net::{Kind, Operation, PortName, Test, Transport};
+use ringway::config::Config;
+use ringway::device::Gpu;
+use ringway::net::{
+    BufferPlace, GpuDirectChoice, Kind, Operation, PortName, Side, Test, Transport,
+};
 
 use crate::size;
 
@@ -61,7 +65,12 @@ client says what is measured; the server serves one client and ends, unless
 
 Bandwidth counts payload; what arrived is compared with what was sent. Latency
 of writes and sends is half of there and back, of reads the whole; a write is
-seen by its last byte, which wants an adapter that delivers in order."
+seen by its last byte, which wants an adapter that delivers in order.
+
+--device, --gid-index, --memory and --gpudirect are of the side they are given
+to. GPU memory is reached by dma-buf, else by nvidia_peermem, else its bytes
+are copied through host memory; the lines of both sides say which, and why no
+better. GPUDirect is untested on hardware."
 )]
 pub(crate) struct MeasureArgs {
     /// Host of the server
@@ -82,6 +91,12 @@ pub(crate) struct MeasureArgs {
     /// Address of the port [default: chosen; see ringway net gids]
     #[arg(long, value_name = "N")]
     pub(crate) gid_index: Option<u8>,
+    /// Where this side's buffer is: host, or cuda:N for memory of GPU N
+    #[arg(long, value_name = "WHERE", default_value = "host", value_parser = memory)]
+    memory: MemoryName,
+    /// How the adapter may reach GPU memory: auto, dmabuf, peermem or off
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    gpudirect: GpuDirectChoice,
 
     /// write, read or send [default: write; over TCP send]
     #[arg(
@@ -152,7 +167,37 @@ enum TransportName {
     Tcp,
 }
 
+/// Where a buffer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum MemoryName {
+    Host,
+    Cuda(i32),
+}
+
+fn memory(text: &str) -> Result<MemoryName, String> {
+    let number = match text {
+        "host" => return Ok(MemoryName::Host),
+        "cuda" => Some(0),
+        _ => text.strip_prefix("cuda:").and_then(|number| number.parse().ok()),
+    };
+    let number = number.filter(|number| *number >= 0);
+    number.map(MemoryName::Cuda).ok_or_else(|| format!("{text:?} is none of host, cuda, cuda:N"))
+}
+
 impl MeasureArgs {
+    /// What is of this side alone. Opens the GPU.
+    pub(crate) fn side(&self, config: &Config) -> anyhow::Result<Side> {
+        let buffer = match (self.memory, self.gpudirect) {
+            (MemoryName::Host, GpuDirectChoice::Auto) => BufferPlace::Host,
+            (MemoryName::Host, how) => bail!("--gpudirect {how} is of GPU memory: --memory cuda"),
+            (MemoryName::Cuda(number), how) => {
+                let gpu = Gpu::at(config, number);
+                BufferPlace::Gpu(gpu.context("--memory cuda needs a GPU")?, how)
+            }
+        };
+        Ok(Side { device: self.device.clone(), buffer })
+    }
+
     /// The test that is asked for.
     pub(crate) fn test(&self, kind: Kind) -> anyhow::Result<Test> {
         let transport = match self.transport {

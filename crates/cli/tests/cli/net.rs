@@ -45,6 +45,9 @@ fn wrong_arguments_say_what_is_right() {
     refused(&["bw", "node1", "-b", "2K", "-e", "1K"], "not above -e");
     refused(&["bw", "node1", "--device", "mlx5_0:x"], "mlx5_0:1 for its port 1");
     refused(&["bw", "node1", "--transport", "tcp", "-o", "read"], "there is no read over it");
+    refused(&["bw", "node1", "--memory", "cuda:x"], "none of host, cuda, cuda:N");
+    refused(&["bw", "node1", "--gpudirect", "off"], "--gpudirect off is of GPU memory");
+    refused(&["bw", "node1", "--memory", "cuda", "--gpudirect", "on"], "none of auto, dmabuf");
     refused(&["lat", "node1", "--bidirectional", "-o", "send"], "one message");
     refused(&["lat", "127.0.0.1", "-p", &free_port()], "start `ringway net bw --server` there");
 }

@@ -70,6 +70,13 @@ fn a_copied_machine_is_shown_with_matrix_affinities_and_rings() {
     assert_eq!(json["affinities"][3]["nic"], "mlx5_3");
     assert_eq!(json["matrix"]["rows"][0]["cells"][8], "PIX");
     assert_eq!(json["rings"].as_array().unwrap().len(), 8);
+
+    // What is one already stays what it is.
+    let page = shown(&["--root", root, "--gpu", "0000:13:00.0,10de:26b9"], &[]);
+    assert!(page.contains("8 GPUs, 8 NIC ports"), "{page}");
+    refused(&["--root", root, "--gpu", "1234:1111"], "--gpu 1234:1111: no PCI function");
+    refused(&["--root", root, "--gpu", "15b3:1021"], "neither bridge nor NIC");
+    refused(&["--root", root, "--gpu", "qemu"], "names no PCI function");
 }
 
 #[test]

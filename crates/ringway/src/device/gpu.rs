@@ -5,6 +5,7 @@
 
 #![allow(unsafe_code, reason = "calls into the driver by pointers")]
 
+mod direct;
 mod handle;
 mod virtual_memory;
 
@@ -12,6 +13,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+pub(crate) use self::direct::DirectMemory;
 pub(super) use self::handle::{DeviceMemory, Event, Function, OwnStream, PinnedMemory};
 use self::handle::{Entered, Relaxed};
 pub(super) use self::virtual_memory::{Mapped, Segment};

@@ -8,7 +8,7 @@
 
 pub(crate) mod virtual_memory;
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
 use libloading::Library;
 
@@ -28,6 +28,10 @@ pub(crate) const IPC_BYTES: usize = 64;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct IpcHandle(pub(crate) [u8; IPC_BYTES]);
+
+/// Makes a handle of a range of addresses: a descriptor of a dma-buf.
+pub(crate) type RangeHandle =
+    unsafe extern "C" fn(*mut c_void, Address, usize, c_int, c_ulonglong) -> c_int;
 
 /// Whose driver it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +69,8 @@ macro_rules! driver {
             $(pub(crate) $field: unsafe extern "C" fn($($argument),*) -> c_int,)*
             /// Nothing where the driver lacks it, and of HIP.
             pub(crate) virtual_memory: Option<VirtualMemory>,
+            /// `cuMemGetHandleForAddressRange`: nothing where the driver is older than CUDA 11.7, and of HIP.
+            pub(crate) range_handle: Option<RangeHandle>,
             name_of: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int,
             // Dropped last: fields go in order.
             _library: Library,
@@ -85,7 +91,12 @@ macro_rules! driver {
                     Vendor::Nvidia => VirtualMemory::load(&library),
                     Vendor::Amd => None,
                 };
-                Ok(Self { vendor, $($field,)* virtual_memory, name_of, _library: library })
+                let range_handle = match vendor {
+                    // SAFETY: as above.
+                    Vendor::Nvidia => unsafe { function(&library, name, "cuMemGetHandleForAddressRange") }.ok(),
+                    Vendor::Amd => None,
+                };
+                Ok(Self { vendor, $($field,)* virtual_memory, range_handle, name_of, _library: library })
             }
         }
     };

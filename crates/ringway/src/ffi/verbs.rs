@@ -13,7 +13,11 @@
 //! through atomics and raw copies, as memory of other processes is.
 
 #![allow(unsafe_code, reason = "function pointers into libibverbs and what they hand out")]
-#![allow(dead_code, unused_imports, reason = "made for the transport, which takes what it needs")]
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "verbs as a whole: shared queues, states and keys are used by the tests on real devices alone"
+)]
 
 use std::ffi::{c_char, c_int, c_void};
 use std::fmt;
@@ -39,7 +43,7 @@ pub(crate) use context::{
     AsyncEvent, Context, Device, EventKind, Gid, GidEntry, GidKind, Limits, LinkLayer, Port,
     PortState, Transport,
 };
-pub(crate) use memory::{Access, Memory, Mr, Part, Pd};
+pub(crate) use memory::{Access, ForeignMemory, Memory, Mr, Part, Pd};
 pub(crate) use queue_pair::{
     Capacity, Flags, Mtu, Operation, Path, Qp, QpState, Remote, Request, Srq,
 };

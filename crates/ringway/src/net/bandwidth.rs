@@ -62,6 +62,7 @@ impl<'a> Running<'a> {
     pub(super) fn run(mut self, control: &Control) -> Result<f64> {
         let start = Instant::now();
         let mut watch = Watch::new(SPIN);
+        let mut is_asked = false;
         let mut found = [Completion::default(); 32];
         while !self.lanes.iter().all(|lane| self.is_done(lane)) {
             for index in 0..self.lanes.len() {
@@ -69,7 +70,8 @@ impl<'a> Running<'a> {
             }
             let many = self.endpoint.cq.poll(&mut found).map_err(failed)?;
             if many == 0 {
-                watch.miss(self.endpoint, control)?;
+                // What is under way goes on meanwhile, and there is a queue of it.
+                watch.miss_or_sleep(self.endpoint, control, &mut is_asked)?;
                 continue;
             }
             watch.hit();
@@ -92,7 +94,7 @@ impl<'a> Running<'a> {
         let (operation, local) =
             self.endpoint.message(self.flow.operation, self.peer, self.flow.bytes);
         let qp = &self.endpoint.queue_pairs[index].0;
-        let inline = self.flow.operation != Operation::Read && local.bytes() <= qp.inline_bytes();
+        let inline = self.flow.operation != Operation::Read && local.can_be_inline(qp);
         loop {
             let room = (depth - (lane.posted - lane.done)).min(self.flow.send - lane.posted);
             if room == 0 {
@@ -107,6 +109,9 @@ impl<'a> Running<'a> {
                 let signalled = lane.posted.is_multiple_of(every) || lane.posted == self.flow.send;
                 request.flags = Flags { signalled, inline, ..Flags::default() };
             }
+            if self.flow.operation != Operation::Read {
+                self.endpoint.buffer.stage_out(0, self.flow.bytes, many)?;
+            }
             qp.post_chain(&chain[..many]).map_err(|(_, error)| failed(error))?;
         }
     }
@@ -119,8 +124,11 @@ impl<'a> Running<'a> {
         let index = usize::try_from(id & 0xff).unwrap_or(0);
         let Some(lane) = self.lanes.get_mut(index) else { return Ok(()) };
         if id & RECEIVE == 0 {
-            lane.done = id >> 8;
-            return Ok(());
+            let before = std::mem::replace(&mut lane.done, id >> 8);
+            return match self.flow.operation {
+                Operation::Read => self.arrived(usize::try_from((id >> 8) - before).unwrap_or(0)),
+                Operation::Write | Operation::Send => Ok(()),
+            };
         }
         lane.received += 1;
         if lane.ready < self.flow.receive {
@@ -129,6 +137,11 @@ impl<'a> Running<'a> {
             qp.post_receive(RECEIVE | index as u64, Some(part)).map_err(failed)?;
             lane.ready += 1;
         }
-        Ok(())
+        self.arrived(1)
+    }
+
+    /// Messages are here, as far as the adapter goes.
+    fn arrived(&self, count: usize) -> Result<()> {
+        self.endpoint.buffer.stage_in(self.endpoint.received(), self.flow.bytes, count)
     }
 }

@@ -8,7 +8,8 @@ use crate::ffi::verbs::{
     Context, Device, GidEntry, LinkLayer, Mtu, Port, Transport, Verbs, VerbsError,
 };
 use crate::topo::{RdmaPort, Root};
-use crate::transport::verbs::select::{self, Chosen, Range, Wanted};
+use crate::transport::verbs::adapter;
+use crate::transport::verbs::select::{self, Chosen, Wanted};
 
 /// An RDMA device, or why it cannot be opened.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -84,22 +85,10 @@ pub struct AddressReport {
 /// # Errors
 /// Where the library is missing, or the kernel has no device; the text says what to do.
 pub fn devices(settings: &RdmaSettings) -> Result<Vec<DeviceReport>> {
-    let wanted = wanted(settings);
+    let wanted = adapter::wanted(settings);
     let mut devices = Verbs::open().and_then(|verbs| verbs.devices()).map_err(failed)?;
     devices.sort_by(|a, b| a.name().cmp(b.name()));
     Ok(devices.iter().map(|device| report(device, &wanted)).collect())
-}
-
-/// The settings as the choice knows them.
-pub(super) fn wanted(settings: &RdmaSettings) -> Wanted {
-    use crate::config::AddressFamily;
-    Wanted {
-        hca: settings.hca.clone(),
-        gid_index: settings.gid_index.map(u32::from),
-        ipv6: settings.family.map(|family| family == AddressFamily::V6),
-        range: settings.range.map(|range| Range { address: range.address, bits: range.bits }),
-        roce_version: settings.roce_version,
-    }
 }
 
 pub(super) fn failed(error: VerbsError) -> Error {

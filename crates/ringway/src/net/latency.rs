@@ -7,7 +7,7 @@ use super::control::Control;
 use super::device::failed;
 use super::port::{Endpoint, Peer, Watch};
 use super::test::Operation;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ffi::verbs::{Completion, Flags, Request};
 
 /// Looks before the processor is offered to others: longer than an answer takes.
@@ -39,8 +39,9 @@ impl<'a> Player<'a> {
         bytes: usize,
         count: u64,
     ) -> Result<Self> {
-        let last = endpoint.received() + bytes - 1;
-        endpoint.memory.byte(last).store(0, Ordering::Relaxed);
+        if let Some(last) = endpoint.buffer.byte(endpoint.received() + bytes - 1) {
+            last.store(0, Ordering::Relaxed);
+        }
         let (posted, done, received, ready) = (0, 0, 0, 0);
         let mut player =
             Self { endpoint, peer, operation, bytes, posted, done, received, ready, count };
@@ -59,7 +60,10 @@ impl<'a> Player<'a> {
             let start = Instant::now();
             self.post(round, control)?;
             match self.operation {
-                Operation::Read => self.await_done(control)?,
+                Operation::Read => {
+                    self.await_done(control)?;
+                    self.arrived()?;
+                }
                 _ => self.await_message(round, control)?,
             }
             samples.push(start.elapsed().as_secs_f64() * 1e6 / ways);
@@ -88,14 +92,18 @@ impl<'a> Player<'a> {
     fn post(&mut self, round: u64, control: &Control) -> Result<()> {
         let (operation, local) = self.endpoint.message(self.operation, self.peer, self.bytes);
         let qp = &self.endpoint.queue_pairs[0].0;
-        if self.operation == Operation::Write {
-            self.endpoint.memory.byte(self.bytes - 1).store(Self::mark(round), Ordering::Release);
+        if self.operation != Operation::Read {
+            self.endpoint.buffer.stage_out(0, self.bytes, 1)?;
+        }
+        let last = self.endpoint.buffer.byte(self.bytes - 1);
+        if let (Operation::Write, Some(last)) = (self.operation, last) {
+            last.store(Self::mark(round), Ordering::Release);
         }
         let every = u64::from(self.endpoint.depth / 2).max(1);
         // A read is seen by its completion; of the others a few keep the queue from filling.
         let signalled =
             self.operation == Operation::Read || round.is_multiple_of(every) || round == self.count;
-        let inline = self.operation != Operation::Read && local.bytes() <= qp.inline_bytes();
+        let inline = self.operation != Operation::Read && local.can_be_inline(qp);
         self.posted += 1;
         let flags = Flags { signalled, inline, ..Flags::default() };
         qp.post(Request { id: self.posted, operation, local, flags }).map_err(failed)?;
@@ -107,8 +115,17 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// Until the message of that round has come.
+    /// Until the message of that round has come, to the GPU where the buffer is one's.
     fn await_message(&mut self, round: u64, control: &Control) -> Result<()> {
+        self.await_bytes(round, control)?;
+        self.arrived()
+    }
+
+    fn arrived(&self) -> Result<()> {
+        self.endpoint.buffer.stage_in(self.endpoint.received(), self.bytes, 1)
+    }
+
+    fn await_bytes(&mut self, round: u64, control: &Control) -> Result<()> {
         let mut watch = Watch::new(SPIN);
         if self.operation == Operation::Send {
             while self.received < round {
@@ -120,7 +137,8 @@ impl<'a> Player<'a> {
             }
             return Ok(());
         }
-        let byte = self.endpoint.memory.byte(self.endpoint.received() + self.bytes - 1);
+        let byte = self.endpoint.buffer.byte(self.endpoint.received() + self.bytes - 1);
+        let byte = byte.ok_or_else(|| Error::internal("a byte that cannot be watched"))?;
         let mark = Self::mark(round);
         let mut looks = 0_u32;
         while byte.load(Ordering::Acquire) != mark {

@@ -17,11 +17,12 @@ use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
 use std::time::{Duration, Instant};
 
 use super::bandwidth::{Flow, Running};
+use super::buffer::BufferPlace;
 use super::control::{ANSWER, Control, End, Message, VERSION};
 use super::latency::Player;
 use super::port::{Endpoint, Peer, random};
 use super::stream::Streams;
-use super::test::{Bandwidth, Kind, Latency, Operation, PortName, Row, Test, Transport};
+use super::test::{Bandwidth, Kind, Latency, Operation, Row, Side, Test, Transport};
 use crate::config::RdmaSettings;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -72,7 +73,7 @@ impl Server {
 pub fn serve(
     server: &Server,
     settings: &RdmaSettings,
-    device: Option<&PortName>,
+    side: &Side,
     tell: &mut dyn FnMut(&str),
 ) -> Result<()> {
     let accepted = server.listener.accept();
@@ -94,9 +95,12 @@ pub fn serve(
         return refuse(&mut control, why);
     }
     tell(&format!("{peer}: {}", describe(&test)));
+    if let Err(why) = fits(&test, side) {
+        return refuse(&mut control, why);
+    }
     let endpoint = match test.transport {
         Transport::Tcp => None,
-        Transport::Rdma => match Endpoint::open(settings, device, &test) {
+        Transport::Rdma => match Endpoint::open(settings, side, &test) {
             Ok(endpoint) => Some(endpoint),
             Err(error) => return refuse(&mut control, error.to_string()),
         },
@@ -133,11 +137,11 @@ pub fn measure(
     (host, port): (&str, u16),
     test: &Test,
     settings: &RdmaSettings,
-    device: Option<&PortName>,
+    side: &Side,
     tell: &mut dyn FnMut(&str),
     row: &mut dyn FnMut(&Row),
 ) -> Result<()> {
-    test.check().map_err(Error::argument)?;
+    test.check().and_then(|()| fits(test, side)).map_err(Error::argument)?;
     let (stream, address) = dial(host, port)?;
     keep_alive(&stream);
     let mut control = Control::new(stream)?;
@@ -145,7 +149,7 @@ pub fn measure(
     // This side is looked at while the other answers; its own trouble comes first.
     let endpoint = match test.transport {
         Transport::Tcp => None,
-        Transport::Rdma => Some(Endpoint::open(settings, device, test)?),
+        Transport::Rdma => Some(Endpoint::open(settings, side, test)?),
     };
     let (place, end) = match control.hear(ANSWER)? {
         Message::Welcome { place, end } => (place, end),
@@ -204,7 +208,7 @@ fn answer(control: &mut Control, link: &Link, test: &Test) -> Result<()> {
         let start = Instant::now();
         let (seconds, wrong) = match (link, test.kind) {
             (Link::Rdma(endpoint, peer), Kind::Bandwidth) => {
-                endpoint.prepare(bytes);
+                endpoint.prepare(bytes, test.operation)?;
                 let send = if test.bidirectional { count } else { 0 };
                 let receive = if receives { count } else { 0 };
                 let flow = Flow { operation: test.operation, bytes, send, receive };
@@ -213,7 +217,7 @@ fn answer(control: &mut Control, link: &Link, test: &Test) -> Result<()> {
                 let seconds = running.run(control)?;
                 finished(control)?;
                 let gets = test.operation != Operation::Read || test.bidirectional;
-                (seconds, if gets { endpoint.verify(bytes) } else { None })
+                (seconds, if gets { endpoint.verify(bytes, test.operation)? } else { None })
             }
             (Link::Rdma(endpoint, peer), Kind::Latency) => {
                 let mut player = Player::new(endpoint, *peer, test.operation, bytes, count)?;
@@ -298,7 +302,7 @@ impl Client<'_> {
         let size = usize::try_from(bytes).unwrap_or(0);
         let test = self.test;
         if let Link::Rdma(endpoint, _) = &self.link {
-            endpoint.prepare(size);
+            endpoint.prepare(size, test.operation)?;
         }
         let receives = test.bidirectional && test.operation == Operation::Send;
         let receive = if receives { count } else { 0 };
@@ -316,7 +320,8 @@ impl Client<'_> {
                 let seconds = running.run(&self.control)?;
                 let back = measured(&mut self.control)?;
                 let gets = test.bidirectional || test.operation == Operation::Read;
-                if let Some(wrong) = endpoint.verify(size).filter(|_| gets) {
+                let wrong = if gets { endpoint.verify(size, test.operation)? } else { None };
+                if let Some(wrong) = wrong {
                     return Err(wrong_bytes("the client", &wrong));
                 }
                 Ok((seconds, Some(back)))
@@ -377,6 +382,16 @@ fn start(control: &mut Control, bytes: u64, count: u64) -> Result<()> {
     match control.hear(ANSWER)? {
         Message::Started => Ok(()),
         other => Err(control.unexpected(&other)),
+    }
+}
+
+/// What of a test one side cannot do with its buffer.
+fn fits(test: &Test, side: &Side) -> std::result::Result<(), String> {
+    match (test.transport, &side.buffer) {
+        (Transport::Tcp, BufferPlace::Gpu(..)) => {
+            Err("TCP is measured with buffers in host memory; leave --memory out".to_owned())
+        }
+        _ => Ok(()),
     }
 }
 

@@ -5,6 +5,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+use super::buffer::BufferPlace;
+
 /// Queue pairs or connections of a test at the most.
 pub(super) const LANES_MOST: u32 = 64;
 /// Bytes of a message at the most.
@@ -159,6 +161,15 @@ impl fmt::Display for PortName {
             None => f.write_str(&self.device),
         }
     }
+}
+
+/// What is of one side alone.
+#[derive(Clone, Debug, Default)]
+pub struct Side {
+    /// The RDMA port; the first that can be used where unset.
+    pub device: Option<PortName>,
+    /// Where its buffer is.
+    pub buffer: BufferPlace,
 }
 
 /// One size, measured.

@@ -146,8 +146,7 @@ impl Machine {
     }
 
     fn socket_port<'a>(&self, device: &NetDevice) -> Port<'a> {
-        let below = |name: &String| self.nets.iter().find(|net| net.name == *name)?.bus;
-        let bus = device.bus.or_else(|| device.below.iter().find_map(below));
+        let bus = device.bus_below(&self.nets);
         let mut net = Element::new("net").with("name", &device.name);
         // NCCL counts 10 Gb/s where nothing is said.
         if let Some(mbit) = device.mbit_per_s {
@@ -298,7 +297,9 @@ fn gpu_element(gpu: &GpuDevice, pci: &[PciDevice]) -> Element {
         let class = |bus: BusId| pci.iter().find(|device| device.bus == bus).map(|d| d.class);
         let (name, target, class) = match (link.to, gpu.maker) {
             (Some(bus), GpuMaker::Nvidia) => ("nvlink", bus, class(bus).unwrap_or(0x03_0200)),
-            (Some(bus), GpuMaker::Amd) => ("xgmi", bus, class(bus).unwrap_or(0x12_0000)),
+            (Some(bus), GpuMaker::Amd | GpuMaker::Other) => {
+                ("xgmi", bus, class(bus).unwrap_or(0x12_0000))
+            }
             (None, _) => {
                 let switch = pci.iter().find(|device| device.is_nvswitch());
                 let nowhere = BusId { domain: 0xffff, bus: 0xff, device: 0x1f, function: 7 };

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::Root;
-use super::pci::PciDevice;
+use super::pci::{PciDevice, PciSelector};
 use crate::ffi::nvml::{LinkEnd, Nvml};
 use crate::plan::topology::bus::BusId;
 use crate::plan::topology::matrix::{self, Cell, Matrix};
@@ -51,6 +51,8 @@ pub enum GpuMaker {
     Nvidia,
     /// AMD.
     Amd,
+    /// Another, whose device was said to be one ([`Machine::count_as_gpus`](super::Machine::count_as_gpus)).
+    Other,
 }
 
 /// Links of a GPU to one other end.
@@ -71,17 +73,9 @@ pub(super) fn devices(root: &Root, pci: &[PciDevice]) -> Vec<GpuDevice> {
         .map(|(device, maker)| {
             let name = match maker {
                 GpuMaker::Nvidia => driver_name(root, device.bus),
-                GpuMaker::Amd => None,
+                GpuMaker::Amd | GpuMaker::Other => None,
             };
-            GpuDevice {
-                index: 0,
-                bus: device.bus,
-                maker,
-                name,
-                sm: None,
-                gcn: None,
-                links: Vec::new(),
-            }
+            GpuDevice { name, ..GpuDevice::bare(device.bus, maker) }
         })
         .collect();
     add_kfd(root, &mut gpus);
@@ -89,6 +83,30 @@ pub(super) fn devices(root: &Root, pci: &[PciDevice]) -> Vec<GpuDevice> {
         gpu.index = index;
     }
     gpus
+}
+
+impl GpuDevice {
+    fn bare(bus: BusId, maker: GpuMaker) -> Self {
+        Self { index: 0, bus, maker, name: None, sm: None, gcn: None, links: Vec::new() }
+    }
+}
+
+/// Adds the functions that are meant; how many are.
+pub(super) fn add_selected(
+    gpus: &mut Vec<GpuDevice>,
+    pci: &[PciDevice],
+    wanted: &PciSelector,
+) -> usize {
+    let mut many = 0;
+    for device in pci.iter().filter(|device| wanted.means(device)) {
+        many += 1;
+        if gpus.iter().all(|gpu| gpu.bus != device.bus) {
+            let index = gpus.iter().map(|gpu| gpu.index + 1).max().unwrap_or(0);
+            let maker = device.gpu_maker().unwrap_or(GpuMaker::Other);
+            gpus.push(GpuDevice { index, ..GpuDevice::bare(device.bus, maker) });
+        }
+    }
+    many
 }
 
 fn any_nvidia(gpus: &[GpuDevice]) -> bool {

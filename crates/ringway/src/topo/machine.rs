@@ -7,7 +7,7 @@ use super::describe::GpuDirect;
 use super::gpu::{self, GpuDevice};
 use super::net::{self, NetDevice};
 use super::numa::{self, NumaNode, Processor};
-use super::pci::{self, PciDevice};
+use super::pci::{self, PciDevice, PciSelector};
 use super::rdma::{self, RdmaDevice};
 
 /// A machine, as its files describe it.
@@ -73,6 +73,12 @@ impl Machine {
         gpu::add_outputs(output, &mut self.gpus, &mut self.notes);
     }
 
+    /// Takes more PCI functions for GPUs: accelerators of makers that are not known here. They are counted after
+    /// the others, in the order of the bus. Says how many are meant, those that were GPUs before included.
+    pub fn count_as_gpus(&mut self, wanted: &PciSelector) -> usize {
+        gpu::add_selected(&mut self.gpus, &self.pci, wanted)
+    }
+
     /// Reads a machine's files and nothing else: no library is asked, so no driver can keep the
     /// caller waiting.
     #[must_use]
@@ -81,14 +87,15 @@ impl Machine {
         let processor = numa::processor(root, &mut notes);
         let pci = pci::devices(root, &mut notes);
         let gpus = gpu::devices(root, &pci);
+        let nets = net::devices(root, &mut notes);
         let host = root.read("/proc/sys/kernel/hostname").ok().flatten();
         let host = host.or_else(|| root.read("/etc/hostname").ok().flatten());
         Self {
             host: host.unwrap_or_default().trim().to_owned(),
             platform: platform(root, &processor),
             numa: numa::nodes(root, &mut notes),
-            rdma: rdma::devices(root, &mut notes),
-            nets: net::devices(root, &mut notes),
+            rdma: rdma::devices(root, &nets, &mut notes),
+            nets,
             gpu_direct: GpuDirect::discover(root),
             processor,
             pci,

@@ -77,6 +77,13 @@ impl NetDevice {
         let leaves = matches!(self.kind, Physical | VirtualFunction | Bond | Vlan);
         leaves && self.state != "down" && self.master.is_none()
     }
+
+    /// Where it is on the PCI bus; of a bond or VLAN, where the first of what it stands on is.
+    #[must_use]
+    pub fn bus_below(&self, all: &[Self]) -> Option<BusId> {
+        let below = |name: &String| all.iter().find(|net| net.name == *name)?.bus;
+        self.bus.or_else(|| self.below.iter().find_map(below))
+    }
 }
 
 /// Every network interface, by name in the order of its numbers.

@@ -1,5 +1,8 @@
 //! The PCI bus: every device, what it hangs on, and how its link runs.
 
+use std::fmt;
+use std::str::FromStr;
+
 use serde::Serialize;
 
 use super::Root;
@@ -50,9 +53,13 @@ impl PciDevice {
     /// Whether it is a GPU of a maker whose GPUs compute.
     #[must_use]
     pub fn is_gpu(&self) -> bool {
-        // Displays (which a BMC has too) and processing accelerators (Instinct).
-        let computes = [0x03, 0x12].contains(&(self.class >> 16));
-        computes && [0x10de, 0x1002].contains(&self.vendor)
+        self.may_compute() && [0x10de, 0x1002].contains(&self.vendor)
+    }
+
+    /// Whether it is of a class that GPUs have: displays (which a BMC has too) and processing accelerators
+    /// (Instinct).
+    fn may_compute(&self) -> bool {
+        [0x03, 0x12].contains(&(self.class >> 16))
     }
 
     /// Who makes it, where it is a GPU.
@@ -79,6 +86,72 @@ impl PciDevice {
     #[must_use]
     pub fn is_nvswitch(&self) -> bool {
         self.vendor == 0x10de && self.class >> 8 == 0x0680
+    }
+}
+
+/// Functions of the PCI bus, as lspci names them: `0000:43:00.0`, or vendor and device `1da3:1060`, or all displays
+/// and processing accelerators of a vendor, `1da3`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PciSelector {
+    /// The one at that place.
+    Place(BusId),
+    /// All of that vendor and kind.
+    Device {
+        /// The vendor.
+        vendor: u16,
+        /// The device; where unset any display or processing accelerator.
+        device: Option<u16>,
+    },
+}
+
+impl PciSelector {
+    /// Whether it means this function; never a bridge or a network controller.
+    #[must_use]
+    pub fn means(&self, function: &PciDevice) -> bool {
+        let is_meant = match self {
+            Self::Place(bus) => function.bus == *bus,
+            Self::Device { vendor, device: Some(device) } => {
+                (function.vendor, function.device) == (*vendor, *device)
+            }
+            Self::Device { vendor, device: None } => {
+                function.vendor == *vendor && function.may_compute()
+            }
+        };
+        is_meant && !function.is_nic() && function.class >> 16 != 0x06
+    }
+}
+
+impl FromStr for PciSelector {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(bus) = text.parse() {
+            return Ok(Self::Place(bus));
+        }
+        let wrong = || {
+            format!(
+                "{text:?} names no PCI function; write 0000:43:00.0, or vendor and device 1da3:1060, or vendor 1da3"
+            )
+        };
+        let number = |part: &str| {
+            let is_hex = part.len() == 4 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
+            is_hex.then(|| u16::from_str_radix(part, 16).ok()).flatten().ok_or_else(wrong)
+        };
+        let (vendor, device) = match text.split_once(':') {
+            Some((vendor, device)) => (vendor, Some(number(device)?)),
+            None => (text, None),
+        };
+        Ok(Self::Device { vendor: number(vendor)?, device })
+    }
+}
+
+impl fmt::Display for PciSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Place(bus) => write!(f, "{bus}"),
+            Self::Device { vendor, device: Some(device) } => write!(f, "{vendor:04x}:{device:04x}"),
+            Self::Device { vendor, device: None } => write!(f, "{vendor:04x}"),
+        }
     }
 }
 

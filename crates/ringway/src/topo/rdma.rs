@@ -5,19 +5,21 @@ use std::fmt;
 use serde::Serialize;
 
 use super::Root;
+use super::net::NetDevice;
 use crate::plan::topology::bus::BusId;
 
 const DEVICES: &str = "/sys/class/infiniband";
 
-/// Addresses of a port that are looked at; most tables are empty past the first few.
-const GIDS_MOST: usize = 256;
+/// Places of a table in a row that are empty where the rest is taken to be: the kernel fills the first that is
+/// free, so holes are of addresses that went, while tables have up to 1024 places.
+const GIDS_EMPTY: usize = 32;
 
 /// An RDMA device.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RdmaDevice {
     /// `mlx5_0`.
     pub name: String,
-    /// Where it is on the PCI bus.
+    /// Where it is on the PCI bus; a device made by software is where its network interface is.
     pub bus: Option<BusId>,
     /// GUID of the board: the ports of one board share it.
     pub system_guid: Option<String>,
@@ -119,12 +121,12 @@ impl fmt::Display for GidKind {
 }
 
 /// Every RDMA device, by name in the order of its numbers.
-pub(super) fn devices(root: &Root, notes: &mut Vec<String>) -> Vec<RdmaDevice> {
+pub(super) fn devices(root: &Root, nets: &[NetDevice], notes: &mut Vec<String>) -> Vec<RdmaDevice> {
     let names = root.list(DEVICES).unwrap_or_else(|error| {
         notes.push(error.to_string());
         Vec::new()
     });
-    let mut found: Vec<RdmaDevice> = names.iter().map(|name| device(root, name)).collect();
+    let mut found: Vec<RdmaDevice> = names.iter().map(|name| device(root, nets, name)).collect();
     found.sort_by_key(|device| natural(&device.name));
     found
 }
@@ -136,7 +138,7 @@ pub(super) fn natural(name: &str) -> (String, u64, String) {
     (stem.to_owned(), number, name.to_owned())
 }
 
-fn device(root: &Root, name: &str) -> RdmaDevice {
+fn device(root: &Root, nets: &[NetDevice], name: &str) -> RdmaDevice {
     let folder = format!("{DEVICES}/{name}");
     let text = |file: &str| {
         let text = root.read(format!("{folder}/{file}")).ok().flatten();
@@ -145,15 +147,23 @@ fn device(root: &Root, name: &str) -> RdmaDevice {
     let ports = root.list(format!("{folder}/ports")).unwrap_or_default();
     let mut ports: Vec<u32> = ports.iter().filter_map(|port| port.parse().ok()).collect();
     ports.sort_unstable();
+    let ports: Vec<RdmaPort> = ports.iter().map(|number| port(root, &folder, *number)).collect();
+    // Soft-RoCE and soft-iWARP have no device of their own, but an interface.
+    let over = || {
+        let of_address =
+            || ports.iter().flat_map(|port| &port.gids).find_map(|gid| gid.interface.clone());
+        let interface = text("parent").or_else(of_address)?;
+        nets.iter().find(|net| net.name == interface)?.bus_below(nets)
+    };
     RdmaDevice {
         name: name.to_owned(),
-        bus: bus_of(root, &folder),
+        bus: bus_of(root, &folder).or_else(over),
         system_guid: text("sys_image_guid"),
         node_guid: text("node_guid"),
         firmware: text("fw_ver"),
         board: text("hca_type").or_else(|| text("board_id")),
         board_id: text("board_id"),
-        ports: ports.iter().map(|number| port(root, &folder, *number)).collect(),
+        ports,
     }
 }
 
@@ -196,14 +206,20 @@ fn gids(root: &Root, port: &str, on_ib: bool) -> Vec<Gid> {
     let mut indices: Vec<usize> = names.iter().filter_map(|name| name.parse().ok()).collect();
     indices.sort_unstable();
     let mut found = Vec::new();
-    for index in indices.into_iter().take(GIDS_MOST) {
+    let mut empty = 0;
+    for index in indices {
+        if empty == GIDS_EMPTY {
+            break;
+        }
         let read = |file: String| root.read(format!("{port}/{file}")).ok().flatten();
         let gid = read(format!("gids/{index}")).unwrap_or_default();
         // An empty place is all zeros; the link-local prefix alone is one too.
         let set = gid.split(':').skip(4).any(|group| group.trim() != "0000");
         if !set {
+            empty += 1;
             continue;
         }
+        empty = 0;
         let kind = match read(format!("gid_attrs/types/{index}")).as_deref().map(str::trim) {
             Some("RoCE v2") => GidKind::RoceV2,
             // The kernel calls both so; only the link layer tells.

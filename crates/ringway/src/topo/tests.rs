@@ -244,3 +244,83 @@ fn this_machine_is_described() {
     let topology = machine.topology(&DocumentOptions::default()).unwrap();
     assert!(!topology.cpus().is_empty());
 }
+
+#[test]
+fn devices_made_by_software_are_where_their_interface_is() {
+    let tree = MachineTree::eight_gpus().unwrap();
+    for (name, parent, address) in
+        [("rxe0", Some("eth3"), "eth0"), ("siw0", None, "vlan5"), ("rxe1", Some("docker0"), "")]
+    {
+        let folder = format!("sys/class/infiniband/{name}");
+        if let Some(parent) = parent {
+            tree.file(&format!("{folder}/parent"), parent).unwrap();
+        }
+        let port = format!("{folder}/ports/1");
+        tree.file(&format!("{port}/gids/0"), "fe80:0000:0000:0000:ba3f:d2ff:fe00:0001").unwrap();
+        tree.file(&format!("{port}/gid_attrs/ndevs/0"), address).unwrap();
+    }
+    tree.interface("vlan5", None, "up", 400_000).unwrap();
+    tree.file("sys/class/net/vlan5/uevent", "DEVTYPE=vlan").unwrap();
+    tree.file("sys/class/net/vlan5/lower_eth6/mtu", "9000").unwrap();
+    let (machine, _) = found(&tree);
+    let bus = |name: &str| machine.rdma.iter().find(|device| device.name == name).unwrap().bus;
+    assert_eq!((bus("rxe0"), bus("siw0")), (bus("mlx5_3"), bus("mlx5_6")));
+    assert_eq!(bus("rxe1"), None);
+}
+
+#[test]
+fn a_table_of_addresses_is_read_past_holes_and_not_to_its_end() {
+    let tree = MachineTree::eight_gpus().unwrap();
+    let gids = "sys/class/infiniband/mlx5_0/ports/1/gids";
+    let none = "0000:0000:0000:0000:0000:0000:0000:0000";
+    for index in 5..1024 {
+        let set = [35, 36, 70].contains(&index);
+        let gid = if set { "0000:0000:0000:0000:0000:ffff:0a00:0002" } else { none };
+        tree.file(&format!("{gids}/{index}"), gid).unwrap();
+    }
+    let indices = || -> Vec<usize> {
+        let (machine, _) = found(&tree);
+        machine.rdma[0].ports[0].gids.iter().map(|gid| gid.index).collect()
+    };
+    assert_eq!(indices(), [0, 3, 35, 36]);
+    tree.file(&format!("{gids}/50"), "0000:0000:0000:0000:0000:ffff:0a00:0003").unwrap();
+    assert_eq!(indices(), [0, 3, 35, 36, 50, 70]);
+}
+
+#[test]
+fn accelerators_of_other_makers_count_where_they_are_named() {
+    let tree = MachineTree::eight_gpus().unwrap();
+    let inside = "pci0000:10/0000:10:01.0/0000:11:00.0/0000:12:00.0";
+    for (bus, ids) in
+        [("0000:13:00.1", "0x120000 0x1da3 0x1060"), ("0000:13:00.2", "0x088000 0x1da3 0x1061")]
+    {
+        tree.pci(&PciSpec {
+            above: inside,
+            bus,
+            ids,
+            numa: 0,
+            driver: "",
+            speed: "32.0 GT/s PCIe",
+            width: 16,
+        })
+        .unwrap();
+    }
+    let (mut machine, _) = found(&tree);
+    assert_eq!(machine.gpus.len(), 8);
+    let mut count = |text: &str| machine.count_as_gpus(&text.parse().unwrap());
+    assert_eq!((count("1da3"), count("1da3:1060"), count("0000:13:00.1")), (1, 1, 1));
+    assert_eq!((count("10de"), count("104c"), count("104c:8232"), count("abcd")), (8, 0, 0, 0));
+    assert_eq!(machine.gpus.len(), 9);
+    let last = machine.gpus.last().unwrap();
+    assert_eq!(
+        (last.index, last.maker, last.bus.to_string()),
+        (8, GpuMaker::Other, "0000:13:00.1".to_owned())
+    );
+    let topology = machine.topology(&DocumentOptions::default()).unwrap();
+    let paths = Paths::as_used(&topology, &Levels::default());
+    let chosen = affinities(&topology, &paths, &Levels::default());
+    assert_eq!((chosen.len(), chosen[8].class), (9, PathClass::Pix));
+    for wrong in ["", "10d", "10de:", "10de:26b9:1", "0x10de", "00:0.0.0", "gpu"] {
+        assert!(wrong.parse::<PciSelector>().unwrap_err().contains("1da3:1060"), "{wrong}");
+    }
+}

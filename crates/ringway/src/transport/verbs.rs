@@ -5,6 +5,7 @@ mod flow;
 mod near;
 mod paths;
 mod rail;
+pub(crate) mod register;
 pub(crate) mod select;
 mod side;
 pub(crate) mod stream;

@@ -21,6 +21,7 @@ const NOT_FOUND: i32 = 500;
 const NOT_READY: i32 = 600;
 const PEER_ACCESS_ALREADY_ENABLED: i32 = 704;
 const NOT_PERMITTED: i32 = 800;
+const NOT_SUPPORTED: i32 = 801;
 
 /// The two libraries, opened once.
 struct Libraries {
@@ -577,3 +578,26 @@ const CUDA_NAMES: &str = "cuInit cuDriverGetVersion cuDeviceGetCount cuDeviceGet
 const NVRTC_NAMES: &str = "nvrtcVersion nvrtcCreateProgram nvrtcCompileProgram nvrtcGetProgramLogSize \
     nvrtcGetProgramLog nvrtcGetCUBINSize nvrtcGetCUBIN nvrtcGetPTXSize nvrtcGetPTX nvrtcDestroyProgram \
     nvrtcGetErrorString";
+
+#[test]
+fn a_descriptor_of_device_memory_is_of_whole_pages_from_its_start() {
+    let Some(driver) = driver() else { return };
+    let cuda = driver.cuda;
+    let address = allocate(cuda, 2 << 20);
+    let ask = |address: u64, bytes: usize, kind: i32| {
+        let mut number = -1_i32;
+        let code = call!(cuda, cuMemGetHandleForAddressRange(
+            &raw mut number => *mut i32, address => u64, bytes => usize, kind => i32, 0 => u64));
+        (code, number)
+    };
+    let (code, number) = ask(address, 2 << 20, 1);
+    assert!(code == 0 && number >= 0, "{code} {number}");
+    let link = std::fs::read_link(format!("/proc/self/fd/{number}")).unwrap();
+    assert!(link.to_string_lossy().contains("fake device memory"), "{link:?}");
+    assert_eq!(ask(address + 4096, 4096, 1), (INVALID_VALUE, -1));
+    assert_eq!(ask(address, 100, 1), (INVALID_VALUE, -1));
+    assert_eq!(ask(address, 4 << 20, 1), (INVALID_VALUE, -1));
+    assert_eq!(ask(address, 2 << 20, 2), (INVALID_VALUE, -1));
+    assert_eq!(ask(4096, 4096, 1), (NOT_SUPPORTED, -1));
+    assert_eq!(call!(cuda, cuMemFree_v2(address => u64)), 0);
+}

@@ -17,6 +17,14 @@ pub(crate) fn is_here() -> bool {
     here
 }
 
+/// Whether this is the machine, which then must be the one with two sockets.
+pub(crate) fn has_sockets() -> bool {
+    let kind = std::env::var("RDMA_VM_PCI").unwrap_or_default();
+    let here = is_here();
+    assert!(!here || kind == "numa", "wants the machine of RDMA_VM_PCI=numa, not {kind:?}");
+    here
+}
+
 /// `rail cut 1`, `rail restore 1`, `rail impair 1 loss 1%`, `rail clear 1`.
 pub(crate) fn rail(words: &str) {
     let status = Command::new("rail").args(words.split(' ')).status().unwrap();

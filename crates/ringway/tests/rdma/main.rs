@@ -10,7 +10,10 @@
 #[path = "../world/case.rs"]
 mod case;
 mod collectives;
+#[path = "../fakes/fakes.rs"]
+mod fakes;
 mod faults;
+mod gpu;
 #[path = "../world/harness.rs"]
 mod harness;
 mod machine;
@@ -21,3 +24,4 @@ mod start;
 #[path = "../world/sweep.rs"]
 #[allow(dead_code, reason = "shared with the suite of the other transports")]
 mod sweep;
+mod topo;

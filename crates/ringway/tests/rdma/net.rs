@@ -3,11 +3,11 @@
 use std::thread;
 
 use ringway::config::{AddressFamily, RdmaSettings};
-use ringway::net::{self, Kind, Operation, Row, Server, Test, Transport};
+use ringway::net::{self, BufferPlace, Kind, Operation, Row, Server, Side, Test, Transport};
 
 use crate::machine::{is_here, rail};
 
-fn test(kind: Kind, operation: Operation) -> Test {
+pub(crate) fn test(kind: Kind, operation: Operation) -> Test {
     Test {
         kind,
         operation,
@@ -23,7 +23,7 @@ fn test(kind: Kind, operation: Operation) -> Test {
 
 /// Patient: an emulated machine may stand still for a good while, and what it sends again though nothing was lost
 /// confuses rxe. A cable that goes is told at once all the same.
-fn settings() -> RdmaSettings {
+pub(crate) fn settings() -> RdmaSettings {
     RdmaSettings { timeout: 19, retries: 6, ..RdmaSettings::default() }
 }
 
@@ -34,13 +34,26 @@ fn run(
     settings: &RdmaSettings,
     row: &mut dyn FnMut(&Row),
 ) -> (Result<(), String>, Result<(), String>) {
+    let side = |end: &str| {
+        let device = Some(format!("rxe{end}{rails}").parse().unwrap());
+        Side { device, buffer: BufferPlace::Host }
+    };
+    run_sides(&(side("a"), side("b")), test, settings, &mut |_| {}, row)
+}
+
+/// The same with any two sides, the client's first; `tell` hears what the client is told.
+pub(crate) fn run_sides(
+    (client, side): &(Side, Side),
+    test: &Test,
+    settings: &RdmaSettings,
+    tell: &mut dyn FnMut(&str),
+    row: &mut dyn FnMut(&Row),
+) -> (Result<(), String>, Result<(), String>) {
     let server = Server::bind(0).unwrap();
     let port = server.port().unwrap();
-    let (a, b) = (format!("rxea{rails}").parse().unwrap(), format!("rxeb{rails}").parse().unwrap());
     thread::scope(|scope| {
-        let serving = scope.spawn(|| net::serve(&server, settings, Some(&b), &mut |_| {}));
-        let mut quiet = |_: &str| {};
-        let outcome = net::measure(("127.0.0.1", port), test, settings, Some(&a), &mut quiet, row);
+        let serving = scope.spawn(|| net::serve(&server, settings, side, &mut |_| {}));
+        let outcome = net::measure(("127.0.0.1", port), test, settings, client, tell, row);
         let served = serving.join().unwrap();
         (outcome.map_err(|error| error.to_string()), served.map_err(|error| error.to_string()))
     })
@@ -136,11 +149,12 @@ fn what_cannot_be_is_refused_in_words() {
     let wide = Test { lanes: 2, ..lat };
     let server = Server::bind(0).unwrap();
     let target = ("127.0.0.1", server.port().unwrap());
-    let nobody = "rxez9".parse().unwrap();
-    let error = net::measure(target, &wide, &settings(), None, &mut |_| {}, &mut |_| {});
+    let nobody = Side { device: Some("rxez9".parse().unwrap()), ..Side::default() };
+    let any = Side::default();
+    let error = net::measure(target, &wide, &settings(), &any, &mut |_| {}, &mut |_| {});
     assert!(error.unwrap_err().to_string().contains("one queue pair"));
     let narrow = Test { lanes: 1, ..wide };
-    let error = net::measure(target, &narrow, &settings(), Some(&nobody), &mut |_| {}, &mut |_| {});
+    let error = net::measure(target, &narrow, &settings(), &nobody, &mut |_| {}, &mut |_| {});
     let error = error.unwrap_err().to_string();
     assert!(error.contains("there is no port rxez9") && error.contains("rxea0"), "{error}");
 }

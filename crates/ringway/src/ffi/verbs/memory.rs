@@ -50,6 +50,16 @@ impl BitOr for Access {
     }
 }
 
+/// Memory of another device, by an address of that device's.
+///
+/// # Safety
+/// The range is that device's memory, and nothing else, as long as the value lives, and no reference to bytes of it
+/// is ever made.
+pub(crate) unsafe trait ForeignMemory: Any + Send + Sync {
+    /// The address of its first byte, of which `bytes` follow.
+    fn range(&self) -> (u64, usize);
+}
+
 /// A protection domain: queue pairs reach only memory of their own.
 pub(crate) struct Pd {
     raw: NonNull<abi::Pd>,
@@ -131,6 +141,38 @@ impl Pd {
         // long as the registration.
         let raw = unsafe { register(self.raw(), offset, bytes, base, dmabuf.as_raw_fd(), access) };
         self.registered(call, raw, bytes, None)
+    }
+
+    /// Registers memory of another device by that device's address, which a module of the kernel must know
+    /// (nvidia_peermem, amdkfd). The registration keeps the memory.
+    pub(crate) fn register_foreign(
+        self: &Arc<Self>,
+        memory: &Arc<impl ForeignMemory>,
+        access: Access,
+    ) -> Result<Mr, VerbsError> {
+        let (address, bytes) = memory.range();
+        let place = usize::try_from(address).unwrap_or(0);
+        // SAFETY: by the trait's promise nobody refers to the range, which stays while it is kept below. What is
+        // no memory to the kernel is refused.
+        let mut made =
+            unsafe { self.register(ptr::with_exposed_provenance_mut(place), bytes, access)? };
+        made.on_host = false;
+        Ok(made.keeping(Arc::clone(memory)))
+    }
+
+    /// Registers memory of another device by its dma-buf, whose first byte is that of the memory. The registration
+    /// keeps the memory; peers use its addresses.
+    pub(crate) fn register_foreign_dmabuf(
+        self: &Arc<Self>,
+        memory: &Arc<impl ForeignMemory>,
+        dmabuf: BorrowedFd<'_>,
+        access: Access,
+    ) -> Result<Mr, VerbsError> {
+        let (address, bytes) = memory.range();
+        // SAFETY: by the trait's promise nobody refers to the range.
+        let mut made = unsafe { self.register_dmabuf(dmabuf, 0, bytes, address, access)? };
+        made.base = address;
+        Ok(made.keeping(Arc::clone(memory)))
     }
 
     fn registered(
@@ -280,6 +322,11 @@ impl Part<'_> {
 
     pub(crate) fn bytes(&self) -> u32 {
         self.sge.length
+    }
+
+    /// Whether it may be posted inline: it is short, and the processor can read it.
+    pub(crate) fn can_be_inline(&self, qp: &super::Qp) -> bool {
+        self.on_host && self.sge.length <= qp.inline_bytes()
     }
 }
 

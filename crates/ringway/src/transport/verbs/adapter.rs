@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::select::{self, Chosen, Range, Wanted};
-use super::wire::End;
+pub(crate) use super::wire::End;
 use crate::config::{AddressFamily, RdmaSettings};
 use crate::ffi::verbs::{
     Access, Context, Gid, LinkLayer, Mtu, Path, Pd, Port, PortState, Verbs, VerbsError,
@@ -31,6 +31,8 @@ const WATCH_EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct Survey {
     pub(crate) adapters: Vec<Arc<Adapter>>,
     pub(crate) refused: Vec<String>,
+    /// Names of all devices, asked for or not.
+    pub(crate) devices: Vec<String>,
 }
 
 /// Opens every port that the settings let be used; those of devices in the order of their names.
@@ -38,22 +40,36 @@ pub(crate) struct Survey {
 /// # Errors
 /// When there is no library, or it cannot tell the devices.
 pub(crate) fn survey(settings: &RdmaSettings) -> Result<Survey, VerbsError> {
+    survey_of(settings, &|_, _| true, usize::MAX)
+}
+
+/// The same of those ports alone, by device and number, that are asked for, until there are so many.
+pub(crate) fn survey_of(
+    settings: &RdmaSettings,
+    is_asked: &dyn Fn(&str, Option<u8>) -> bool,
+    most: usize,
+) -> Result<Survey, VerbsError> {
     let mut devices = Verbs::open()?.devices()?;
     devices.sort_by(|a, b| a.name().cmp(b.name()));
     let wanted = wanted(settings);
-    let mut found = Survey::default();
+    let names = devices.iter().map(|device| device.name().to_owned()).collect();
+    let mut found = Survey { devices: names, ..Survey::default() };
     let mut place = 0;
-    for device in &devices {
+    for device in devices.iter().filter(|device| is_asked(device.name(), None)) {
         let name = device.name();
         let opened = device.open().and_then(|context| Ok((context.limits()?.ports, context)));
         let (ports, context) = match opened {
             Ok(opened) => opened,
             Err(error) => {
                 found.refused.push(error.to_string());
+                place += u32::from(wanted.hca.allows(name, None));
                 continue;
             }
         };
-        for number in 1..=ports {
+        for number in (1..=ports).filter(|number| is_asked(name, Some(*number))) {
+            if found.adapters.len() >= most {
+                return Ok(found);
+            }
             match open(&context, &wanted, (number, place)) {
                 Ok(adapter) => found.adapters.push(Arc::new(adapter)),
                 Err(why) => found.refused.push(format!("{name}:{number}: {why}")),
@@ -148,7 +164,7 @@ impl Adapter {
     }
 
     /// The way to a queue pair of a peer's; nothing where no MTU fits both.
-    pub(super) fn path(&self, settings: &RdmaSettings, own_psn: u32, to: &End) -> Option<Path> {
+    pub(crate) fn path(&self, settings: &RdmaSettings, own_psn: u32, to: &End) -> Option<Path> {
         Some(Path {
             port: self.port.number,
             gid_index: self.chosen.index,

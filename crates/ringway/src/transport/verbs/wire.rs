@@ -53,12 +53,12 @@ pub(super) struct RailOffer {
 
 /// One end of a path, as the other must know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct End {
-    pub(super) gid: [u8; 16],
-    pub(super) lid: u16,
-    pub(super) mtu: i32,
-    pub(super) number: u32,
-    pub(super) psn: u32,
+pub(crate) struct End {
+    pub(crate) gid: [u8; 16],
+    pub(crate) lid: u16,
+    pub(crate) mtu: i32,
+    pub(crate) number: u32,
+    pub(crate) psn: u32,
 }
 
 /// For every path, why it could not be connected.

@@ -140,7 +140,8 @@ API cuDeviceGetAttribute(int* value, int attribute, CUdevice device) {
         *value = setting("FAKE_CUDA_VMM", 1) != 0;
         break;
     case 106: *value = 32; break;        // blocks of a multiprocessor
-    default: *value = 0; break;          // managed memory, dma-buf, multicast: none of it
+    case 124: *value = setting("FAKE_CUDA_DMABUF", 1) != 0; break;
+    default: *value = 0; break;          // managed memory, multicast: none of it
     }
     return SUCCESS;
 }

@@ -14,6 +14,8 @@
 // FAKE_CUDA_DEVICES   how many GPUs there are: 1
 // FAKE_CUDA_MEMORY    bytes of memory of each: 4 GiB
 // FAKE_CUDA_SMS       multiprocessors of each: 4
+// FAKE_CUDA_SECRET    the GPU whose memory nobody else can pin (Linux with secretmem.enable=1): none
+// FAKE_CUDA_DMABUF    0: they make no dma-bufs; else something that says it is one
 // FAKE_CUDA_VMM       0: they have no cuMem memory; 2: it has numbers that come again
 
 #pragma once

@@ -3,11 +3,17 @@
 #include "fake.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
+
+#ifndef SYS_memfd_secret
+#define SYS_memfd_secret 447 // everywhere
+#endif
 
 Allocation* find_allocation(uintptr_t address) {
     auto& all = state().allocations;
@@ -39,6 +45,14 @@ static void remember(uintptr_t base, size_t bytes, Kind kind, Context* context, 
     all.allocations[base] = {base, bytes, kind, context, fd, inode, 1, all.next_id++, 0};
 }
 
+// Memory that nothing but this process reaches, as that of a GPU without a peer memory module: adapters cannot pin it.
+static int secret_memory() { return (int)syscall(SYS_memfd_secret, O_CLOEXEC); }
+
+static bool is_secret(CUdevice device) {
+    const char* text = getenv("FAKE_CUDA_SECRET");
+    return text != nullptr && atoi(text) == device;
+}
+
 // --- allocating -----------------------------------------------------------------------------------
 
 API cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
@@ -48,7 +62,8 @@ API cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
     std::lock_guard<std::mutex> lock(state().mutex);
     size_t& used = state().used[context->device];
     if (bytes > state().memory - used) return OUT_OF_MEMORY;
-    const int fd = memfd_create("fake device memory", MFD_CLOEXEC);
+    const int fd =
+        is_secret(context->device) ? secret_memory() : memfd_create("fake device memory", MFD_CLOEXEC);
     struct stat about;
     if (fd < 0) return OUT_OF_MEMORY;
     void* base = MAP_FAILED;
@@ -142,6 +157,22 @@ API cuMemHostGetDevicePointer_v2(CUdeviceptr* device, void* address, unsigned fl
     Allocation* found = find_allocation((uintptr_t)address);
     if (found == nullptr || found->is_device()) return INVALID_VALUE;
     *device = (CUdeviceptr)(uintptr_t)address;
+    return SUCCESS;
+}
+
+// A descriptor of whole pages of device memory. It is no dma-buf: whoever asks the kernel is told so.
+API cuMemGetHandleForAddressRange(void* handle, CUdeviceptr address, size_t bytes, int type,
+                                  unsigned long long flags) {
+    if (handle == nullptr || bytes == 0 || type != 1 || flags != 0) return INVALID_VALUE;
+    Context* context;
+    if (CUresult result = current(context)) return result;
+    std::lock_guard<std::mutex> lock(state().mutex);
+    const Allocation* found = find_allocation((uintptr_t)address);
+    if (found == nullptr || found->kind != Kind::Device || is_secret(context->device)) return NOT_SUPPORTED;
+    if (address != found->base || bytes > found->bytes || whole_pages(bytes) != bytes) return INVALID_VALUE;
+    const int fd = fcntl(found->fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) return OUT_OF_MEMORY;
+    *(int*)handle = fd;
     return SUCCESS;
 }
 

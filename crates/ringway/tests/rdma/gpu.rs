@@ -1,0 +1,137 @@
+//! `ringway net` on GPU memory, with the fake CUDA driver: what is device memory to it is host memory to soft-RoCE,
+//! which so takes it as if a peer memory module were there. It takes no dma-buf. Memory of the fake's GPU 1 can be pinned by
+//! nobody (`FAKE_CUDA_SECRET`).
+
+use std::sync::Arc;
+
+use ringway::config::Config;
+use ringway::device::Gpu;
+use ringway::net::{BufferPlace, GpuDirectChoice, Kind, Operation, Row, Side};
+
+use crate::fakes;
+use crate::machine::is_here;
+use crate::net::{run_sides, settings, test};
+
+/// Compiled where this runs first; the RDMA machine is slow at that.
+#[test]
+fn the_fake_driver_compiles() {
+    if let Some(cuda) = fakes::cuda() {
+        assert!(cuda.driver.exists());
+    }
+}
+
+fn gpu(number: i32) -> Arc<Gpu> {
+    let driver = fakes::cuda().unwrap().driver;
+    let mut config = Config::default();
+    config.cuda_library = Some(driver);
+    Gpu::at(&config, number).unwrap()
+}
+
+fn side(device: &str, buffer: BufferPlace) -> Side {
+    Side { device: Some(device.parse().unwrap()), buffer }
+}
+
+/// What the client hears of both sides' places, and its rows; both sides end well.
+fn measured(kind: Kind, operation: Operation, client: BufferPlace, server: BufferPlace) -> String {
+    let (mut places, mut rows) = (Vec::new(), 0);
+    let sides = (side("rxea0", client), side("rxeb0", server));
+    let test = test(kind, operation);
+    let outcome = run_sides(
+        &sides,
+        &test,
+        &settings(),
+        &mut |place| places.push(place.to_owned()),
+        &mut |row: &Row| {
+            rows += 1;
+            assert!(matches!(
+                (kind, row),
+                (Kind::Bandwidth, Row::Bandwidth(_)) | (Kind::Latency, Row::Latency(_))
+            ));
+        },
+    );
+    assert_eq!(outcome, (Ok(()), Ok(())), "{places:?}");
+    assert_eq!(rows, test.sizes.len());
+    places.join("\n")
+}
+
+#[test]
+#[ignore = "needs the RDMA machine: .ci/rdma"]
+fn gpu_memory_is_registered_or_the_reasons_are_told() {
+    if !is_here() {
+        return;
+    }
+    let direct = || BufferPlace::Gpu(gpu(0), GpuDirectChoice::Auto);
+    for operation in [Operation::Write, Operation::Read, Operation::Send] {
+        let places = measured(Kind::Bandwidth, operation, direct(), direct());
+        for place in places.lines() {
+            assert!(
+                place.contains("GPU 0")
+                    && place.contains("by peer memory; not by dma-buf: ibv_reg_dmabuf_mr"),
+                "{place}"
+            );
+            assert!(place.contains("Linux 5.12"), "{place}");
+        }
+        if operation != Operation::Write {
+            measured(Kind::Latency, operation, direct(), direct());
+        }
+    }
+    let mixed = measured(Kind::Bandwidth, Operation::Write, BufferPlace::Host, direct());
+    assert!(!mixed.lines().next().unwrap().contains("GPU"), "{mixed}");
+}
+
+#[test]
+#[ignore = "needs the RDMA machine: .ci/rdma"]
+fn memory_that_adapters_do_not_reach_is_copied() {
+    if !is_here() {
+        return;
+    }
+    let staged = || BufferPlace::Gpu(gpu(1), GpuDirectChoice::Auto);
+    let asked = || BufferPlace::Gpu(gpu(0), GpuDirectChoice::Off);
+    for operation in [Operation::Write, Operation::Read, Operation::Send] {
+        for kind in [Kind::Bandwidth, Kind::Latency] {
+            let places = measured(kind, operation, staged(), asked());
+            let lines: Vec<&str> = places.lines().collect();
+            let [client, server] = lines[..] else { panic!("{places}") };
+            assert!(
+                client.contains("GPU 1")
+                    && client.contains(
+                        "copied through host memory; not by dma-buf: cuMemGetHandleForAddressRange"
+                    ),
+                "{client}"
+            );
+            assert!(
+                client.contains("; not by peer memory: ibv_reg_mr")
+                    && client.contains("modprobe nvidia_peermem"),
+                "{client}"
+            );
+            assert!(server.contains("copied through host memory, as asked"), "{server}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs the RDMA machine: .ci/rdma"]
+fn a_strict_choice_is_kept_to() {
+    if !is_here() {
+        return;
+    }
+    let refused = |choice, number, kind, operation| {
+        let sides = (
+            side("rxea0", BufferPlace::Gpu(gpu(number), choice)),
+            side("rxeb0", BufferPlace::Host),
+        );
+        let outcome =
+            run_sides(&sides, &test(kind, operation), &settings(), &mut |_| {}, &mut |_| {});
+        outcome.0.unwrap_err()
+    };
+    let error = refused(GpuDirectChoice::DmaBuf, 0, Kind::Bandwidth, Operation::Write);
+    assert!(
+        error.contains("rxea0:1 cannot reach GPU 0")
+            && error.contains("by dma-buf: ibv_reg_dmabuf_mr on rxea0"),
+        "{error}"
+    );
+    let error = refused(GpuDirectChoice::PeerMemory, 1, Kind::Bandwidth, Operation::Write);
+    assert!(error.contains("by peer memory: ibv_reg_mr on rxea0"), "{error}");
+    let error = refused(GpuDirectChoice::PeerMemory, 0, Kind::Latency, Operation::Write);
+    assert!(error.contains("-o send or -o read"), "{error}");
+}
