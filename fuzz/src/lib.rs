@@ -24,7 +24,9 @@ use ringway_plan::topology::nearest::affinities;
 use ringway_plan::topology::path::Paths;
 use ringway_plan::topology::{Topology, picture, warning, xml};
 
-pub use ringway::fuzzing::{control_connection, data_connection, net_message, rdma_words, unique_id};
+pub use ringway::fuzzing::{
+    control_connection, data_connection, net_message, rdma_words, unique_id,
+};
 
 /// A target: takes arbitrary bytes.
 pub type Target = fn(&[u8]);
