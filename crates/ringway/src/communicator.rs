@@ -159,14 +159,16 @@ impl Communicator {
 
     /// Bytes of memory this rank's handle takes for itself, shared with the ranks of its host: at most
     /// `RINGWAY_MAX_BYTES`. Plans and what calls need besides is little beside it. Where GPU memory goes by the
-    /// host (see [`Communicator::gpu_path`]) every channel takes as much again, and pinned memory.
+    /// host (see [`Communicator::gpu_path`]) every channel takes as much again, and pinned memory. Every rank that has
+    /// been talked to by RDMA takes 4 MiB more.
     ///
     /// ```
     /// ringway::testing::world(2, |comm| assert!(comm.memory_bytes() <= 16 << 20));
     /// ```
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        self.desk().engine.own.layout().bytes()
+        let by_rdma = self.links().iter().filter(|link| link.transport == "NET/IB").count();
+        self.desk().engine.own.layout().bytes() + rdma::LINK_BYTES * by_rdma as u64
     }
 
     /// Host and process of every rank.

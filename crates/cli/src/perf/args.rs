@@ -243,6 +243,7 @@ pub(crate) enum Memory {
 pub(crate) enum Transport {
     Shm,
     Tcp,
+    Verbs,
     Auto,
 }
 
@@ -252,6 +253,7 @@ impl Transport {
         match self {
             Self::Shm => "shm",
             Self::Tcp => "tcp",
+            Self::Verbs => "verbs",
             Self::Auto => "auto",
         }
     }

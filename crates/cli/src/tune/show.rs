@@ -18,7 +18,7 @@ pub(super) fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
     let config = Config::from_env();
     let ranks = launch::ranks("--ranks", args.ranks)?;
     let hosts: Vec<u32> = match args.transport {
-        Some(Transport::Tcp) => (0..ranks).collect(),
+        Some(Transport::Tcp | Transport::Verbs) => (0..ranks).collect(),
         None if !config.allows_shm() => (0..ranks).collect(),
         _ => vec![0; ranks as usize],
     };

@@ -71,7 +71,8 @@ impl Communicator {
         choice::require(&session, &config, &colocation)?;
         let is_near = |peer: &u32| colocation.attached.iter().any(|one| one.peer == *peer);
         let far: Vec<u32> = (0..size).filter(|peer| *peer != rank && !is_near(peer)).collect();
-        let rdma = super::rdma::agree(&mut session, &config, (&far, &colocation.hosts))?;
+        let rdma =
+            super::rdma::agree(&mut session, &config, (&far, &colocation.hosts), layout.bytes())?;
         choice::announce(&session, &colocation, (&rdma, &far));
         let Colocation { hosts, attached, refusals, unreadable } = colocation;
         let measured = tuned::agree(&mut session, &config, &hosts)?;
@@ -102,10 +103,11 @@ impl Communicator {
         tracing::info!(
             target: log::INIT,
             rank = u64::from(rank),
-            "comm {:#x} rank {rank} nRanks {size} nNodes {} localRanks {local} memory {} bytes - Init COMPLETE",
+            "comm {:#x} rank {rank} nRanks {size} nNodes {} localRanks {local} memory {} bytes{} - Init COMPLETE",
             session.comm_id,
             hosts.iter().max().map_or(1, |most| most + 1),
             layout.bytes(),
+            rdma.memory_in_words(),
         );
         let peers: Vec<_> = session.peers.clone();
         let engine = Engine {

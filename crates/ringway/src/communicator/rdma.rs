@@ -11,6 +11,7 @@ use crate::config::{Config, RdmaSettings};
 use crate::error::{Error, Result};
 use crate::plan::types::Rank;
 use crate::transport::verbs::adapter::{self, Adapter};
+pub(super) use crate::transport::verbs::stream::LINK_BYTES;
 use crate::transport::verbs::stream::{self, VerbsStream, Wish};
 
 /// What a rank says of its ports.
@@ -35,14 +36,24 @@ pub(crate) struct Rdma {
 }
 
 /// Finds this rank's ports, and hears of those of all others. All ranks call it; `far` are those that are not
-/// reached by memory, `hosts` say who shares it with whom.
+/// reached by memory, `hosts` say who shares it with whom, `taken` is what the
+/// communicator has of memory already.
 pub(super) fn agree(
     session: &mut Session,
     config: &Config,
     (far, hosts): (&[Rank], &[u32]),
+    taken: u64,
 ) -> Result<Rdma> {
-    let (own, adapters) = match config.forbids_rdma() {
-        Some(why) => (Ports { refused: vec![why.to_owned()], ..Ports::default() }, Vec::new()),
+    let needed = taken.saturating_add(LINK_BYTES.saturating_mul(far.len() as u64));
+    let forbids = config.forbids_rdma().map(str::to_owned).or_else(|| {
+        let most = config.max_bytes.filter(|most| needed > *most)?;
+        let peers = far.len();
+        Some(format!(
+            "RINGWAY_MAX_BYTES={most} is less than the {needed} that RDMA to {peers} ranks can take"
+        ))
+    });
+    let (own, adapters) = match forbids {
+        Some(why) => (Ports { refused: vec![why], ..Ports::default() }, Vec::new()),
         None if far.is_empty() => Default::default(),
         None => find(&config.rdma),
     };
@@ -117,6 +128,14 @@ impl Rdma {
     /// This rank's ports, as NCCL has them in its log: `mlx5_0:1/RoCE`.
     pub(super) fn labels(&self) -> Vec<String> {
         self.adapters.iter().map(|one| one.label()).collect()
+    }
+
+    /// Memory that links will take besides the communicator's own, for people.
+    pub(super) fn memory_in_words(&self) -> String {
+        if self.adapters.is_empty() {
+            return String::new();
+        }
+        format!(", {} more for each rank talked to by RDMA", LINK_BYTES)
     }
 
     /// Why this rank uses no more ports.

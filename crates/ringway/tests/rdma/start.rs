@@ -158,3 +158,33 @@ fn unlike_packets_are_told() {
     log.expect(&["rxea0:1 has MTU 4096", "MTU 1024", "both use 1024", "same MTU"]);
     log.expect(&["NET/IB : Using [0]rxea0:1/RoCE"]);
 }
+
+/// Where a communicator may not take what RDMA needs, it says so and goes over sockets.
+#[test]
+#[ignore = "needs the RDMA machine: .ci/rdma"]
+fn memory_that_a_communicator_may_not_take_is_refused() {
+    if !is_here() {
+        return;
+    }
+    let _watchdog = watchdog("start::memory_that_a_communicator_may_not_take_is_refused");
+    let log = Log::begin();
+    for (most, carrier, bytes) in [("12M", "NET/Socket", 12 << 20), ("20M", "NET/IB", 20 << 20)] {
+        world_each(
+            2,
+            |rank| {
+                let mut config =
+                    Hosts::Rdma(BOTH).config(rank, settings(&[("RINGWAY_MAX_BYTES", most)]));
+                config.set("RINGWAY_TRANSPORT", "auto", Source::Default).unwrap();
+                config.set("NCCL_SHM_DISABLE", "1", Source::Default).unwrap();
+                config
+            },
+            |comm| {
+                let comm = comm.unwrap();
+                all_reduce(&comm, 1000);
+                assert_eq!(comm.carrier(1 - comm.rank()), carrier);
+                assert!(comm.memory_bytes() <= bytes, "{}", comm.memory_bytes());
+            },
+        );
+    }
+    log.expect(&["uses no RDMA port: RINGWAY_MAX_BYTES=12582912 is less than"]);
+}

@@ -19,7 +19,7 @@ use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use super::adapter::Adapter;
 use super::flow::{Inbox, Mark, Outbox, WINDOW, low};
 use super::paths::{PATHS_MOST, PathEnd, State};
-use super::rail::{Made, RECEIVE, Rail, Rings, SLOT_BYTES};
+use super::rail::{Made, RECEIVE, RING_BYTES, Rail, Rings, SLOT_BYTES};
 use super::side::Side;
 use super::wire::{Offer, Outcome, Word, short};
 use crate::config::RdmaSettings;
@@ -50,6 +50,9 @@ const SPLIT_LEAST: usize = 4 << 10;
 
 /// How long a stream that is dropped waits for what is under way.
 const FAREWELL: Duration = Duration::from_secs(1);
+
+/// Memory of a stream.
+pub(crate) const LINK_BYTES: u64 = 2 * RING_BYTES as u64;
 
 /// What is asked of a stream.
 #[derive(Clone, Debug)]
