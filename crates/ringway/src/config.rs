@@ -14,7 +14,7 @@
 //! assert_eq!(config.transport, TransportChoice::Auto);
 //! assert_eq!(
 //!     config.warnings[0].text,
-//!     "RINGWAY_TRANSPORT=tpc: not one of auto, shm, tcp (did you mean tcp?); using auto",
+//!     "RINGWAY_TRANSPORT=tpc: not one of auto, shm, tcp, verbs (did you mean tcp?); using auto",
 //! );
 //! ```
 
