@@ -331,6 +331,7 @@ impl Engine {
         let mut idle = Idle::new(self.patience);
         let mut lying = false;
         let mut compared = Duration::ZERO;
+        let mut gone = None;
         loop {
             let (moved, blocked) = match self.turn(running) {
                 Ok(outcome) => outcome,
@@ -343,6 +344,7 @@ impl Engine {
                 }
                 idle.reset();
                 compared = Duration::ZERO;
+                gone = None;
                 continue;
             }
             if self.health.is_raised() {
@@ -362,7 +364,7 @@ impl Engine {
                         if let Err(trouble) = self.compare(running) {
                             return Err(self.fail(trouble, running));
                         }
-                        self.watch(peer, waited);
+                        self.watch(peer, waited, &mut gone);
                     }
                     let limit = limit.min(end - now);
                     let limit = if compared.is_zero() { limit.min(COMPARE_AFTER) } else { limit };
@@ -447,14 +449,23 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes whom this rank waits for, and whether that rank is still there.
-    fn watch(&self, peer: Rank, waited: Duration) {
+    /// Notes whom this rank waits for, and whether that rank is still there. One that has left may have sent before
+    /// what this rank has not looked at since: `gone` is when it was first found so, with nothing having moved.
+    fn watch(&self, peer: Rank, waited: Duration, gone: &mut Option<(Rank, Instant)>) {
         let since_ms = self.health.now_ms().saturating_sub(millis(waited));
         self.journal.wait_begin(peer, since_ms);
         if waited > ASK_AFTER {
             self.health.compare();
         }
-        if waited > LEFT_AFTER && self.health.is_gone(peer) {
+        if !self.health.is_gone(peer) {
+            *gone = None;
+            return;
+        }
+        let since = match *gone {
+            Some((rank, since)) if rank == peer => since,
+            _ => gone.insert((peer, Instant::now())).1,
+        };
+        if since.elapsed() > LEFT_AFTER {
             self.health.report(Report::Left { rank: peer });
         }
     }
