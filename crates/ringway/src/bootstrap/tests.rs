@@ -256,7 +256,7 @@ fn a_wrong_secret_is_told_from_a_missing_root() {
     let root = format!("127.0.0.1:{}", free_port());
     let errors = together([(0, "sesame"), (1, "simsim")], |(rank, secret)| {
         let place = Placement::explicit(rank, 2, &root, secret).unwrap();
-        join(&place, &options(1.0)).unwrap_err().to_string()
+        join(&place, &options(4.0)).unwrap_err().to_string()
     });
     assert!(errors[0].contains("rank 1 never came"), "{}", errors[0]);
     assert!(errors[0].contains("another secret: "), "counted: {}", errors[0]);
