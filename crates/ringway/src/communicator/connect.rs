@@ -188,11 +188,13 @@ struct Wait {
     started: Instant,
     /// When the neighbours were last asked what they are doing.
     asked: Duration,
+    /// When the peer was first found to have left.
+    gone: Option<Instant>,
 }
 
 impl Wait {
     fn begin() -> Self {
-        Self { started: Instant::now(), asked: Duration::ZERO }
+        Self { started: Instant::now(), asked: Duration::ZERO, gone: None }
     }
 
     /// The peer may be in another call, in which it needs no connection to this rank.
@@ -204,9 +206,11 @@ impl Wait {
         }
     }
 
-    /// Reports a peer that has left, once nothing of it can be under way any more. Whether it has.
-    fn has_left(&self, peer: Rank, health: &Health) -> bool {
-        let left = self.started.elapsed() > LEFT_AFTER && health.is_gone(peer);
+    /// Reports a peer that has left, once nothing of it can be under way any more: it may have opened its connections
+    /// and sent all it had to before. Whether it has.
+    fn has_left(&mut self, peer: Rank, health: &Health) -> bool {
+        let gone = health.is_gone(peer).then(|| *self.gone.get_or_insert_with(Instant::now));
+        let left = gone.is_some_and(|since| since.elapsed() > LEFT_AFTER);
         if left {
             health.report(Report::Left { rank: peer });
         }
