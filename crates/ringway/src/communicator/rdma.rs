@@ -19,6 +19,8 @@ use crate::transport::verbs::stream::{self, VerbsStream, Wish};
 struct Ports {
     /// Those it uses: `mlx5_0:1/RoCE`.
     used: Vec<String>,
+    /// The place of each among those that the settings name.
+    places: Vec<u32>,
     /// Why it uses no more.
     refused: Vec<String>,
 }
@@ -65,7 +67,7 @@ pub(super) fn agree(
         all.iter().map(|text| serde_json::from_slice(text).unwrap_or_default()).collect()
     };
     let lacks = |rank: Rank| {
-        let Ports { used, refused } = &said[rank as usize];
+        let Ports { used, refused, .. } = &said[rank as usize];
         let why = if refused.is_empty() { "none".to_owned() } else { refused.join("; ") };
         used.is_empty().then(|| format!("rank {rank} uses no RDMA port: {why}"))
     };
@@ -107,6 +109,7 @@ fn find(settings: &RdmaSettings) -> (Ports, Vec<Arc<Adapter>>) {
         match stream::try_port(&adapter) {
             Ok(()) => {
                 ports.used.push(adapter.label());
+                ports.places.push(adapter.place);
                 adapters.push(adapter);
             }
             Err(why) => ports.refused.push(why),
@@ -153,10 +156,10 @@ impl Rdma {
         (rank, peer): (Rank, Rank),
         name: String,
     ) -> std::io::Result<(VerbsStream, String)> {
-        let (mine, theirs) = (self.adapters.len(), self.said[peer as usize].used.len());
-        // Where ports may cross, those of the rank with fewer are used again from the first.
-        let count = if self.settings.cross == 1 { mine.max(theirs) } else { mine.min(theirs) };
-        let adapters: Vec<_> = self.adapters.iter().cycle().take(count).map(Arc::clone).collect();
+        let (mine, theirs) = (&self.said[rank as usize].places, &self.said[peer as usize].places);
+        let chosen = counterparts(mine, theirs, self.settings.cross == 1);
+        let adapters: Vec<_> =
+            chosen.into_iter().map(|at| Arc::clone(&self.adapters[at])).collect();
         let detail = adapters.iter().map(|one| one.label()).collect::<Vec<_>>().join(" ");
         let wish = Wish {
             adapters,
@@ -167,5 +170,32 @@ impl Rdma {
             peer: name,
         };
         Ok((VerbsStream::new(socket, wish)?, detail))
+    }
+}
+
+/// Which of this rank's ports are used for a peer, by the places of both: those that the peer has too, or all where it has
+/// none of them. Where ports may cross, those of the rank with fewer are used again from the first.
+fn counterparts(mine: &[u32], theirs: &[u32], cross: bool) -> Vec<usize> {
+    if cross {
+        return (0..mine.len()).cycle().take(mine.len().max(theirs.len())).collect();
+    }
+    let all = 0..mine.len();
+    let common: Vec<usize> = all.clone().filter(|at| theirs.contains(&mine[*at])).collect();
+    if common.is_empty() { all.collect() } else { common }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_at_the_same_place_are_used() {
+        assert_eq!(counterparts(&[0, 1], &[0, 1], false), [0, 1]);
+        assert_eq!(counterparts(&[0, 1], &[0], false), [0]);
+        // The peer's first port is down: its second one talks to this rank's second.
+        assert_eq!(counterparts(&[0, 1], &[1], false), [1]);
+        assert_eq!(counterparts(&[3], &[0], false), [0]);
+        assert_eq!(counterparts(&[0, 1], &[0], true), [0, 1]);
+        assert_eq!(counterparts(&[0], &[0, 1], true), [0, 0]);
     }
 }

@@ -105,12 +105,6 @@ impl PathEnd {
         self.under_way += 1;
     }
 
-    /// The first of two writes was posted and the second was not: nothing will tell of its end but a flush.
-    pub(super) fn posted_half(&mut self, id: u64, bytes: usize) {
-        self.posted_one(id, bytes);
-        self.left = Instant::now();
-    }
-
     pub(super) fn ended_one(&mut self, slot: usize) {
         self.slots &= !bit(slot as u64);
         self.under_way = self.under_way.saturating_sub(1);
@@ -496,9 +490,10 @@ impl Inner {
         for rail in 0..self.rails.len() {
             if !self.rails[rail].adapter.is_up() {
                 let why = format!(
-                    "{} of {}: the port is down; look at its cable, switch port and kernel log",
+                    "{} of {}: its link is down; look at its cable, switch port and kernel log; counters: {}",
                     self.rails[rail].way(),
-                    self.wish.peer
+                    self.wish.peer,
+                    self.rails[rail].adapter.counters()
                 );
                 self.leave_rail(rail, &why);
             }

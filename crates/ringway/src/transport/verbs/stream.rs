@@ -548,7 +548,7 @@ impl Inner {
             Err((posted, error)) => {
                 if posted > 0 {
                     // Half of it is under way: it is this path's until both ends have left.
-                    self.paths[path].posted_half(id, bytes);
+                    self.paths[path].posted_one(id, bytes);
                 }
                 self.leave_path(path, error.to_string());
                 posted > 0
