@@ -29,7 +29,6 @@ mod work;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 #[cfg(all(test, not(loom)))]
 pub(crate) use engine::ScratchUse;
@@ -281,8 +280,7 @@ impl Inner {
         if !self.control.health().is_raised() && !self.given_up.load(Ordering::Acquire) {
             return Ok(());
         }
-        let limit = Duration::from_millis(crate::control::AGREEMENT_MS_MAX);
-        Err(self.control.wait_verdict(limit))
+        Err(self.control.wait_verdict(crate::control::VERDICT_WAIT))
     }
 
     /// Runs requests and messages. Called by whoever has the turn.

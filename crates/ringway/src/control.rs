@@ -37,7 +37,13 @@ pub use message::{MESSAGE_BYTES_MAX, Message, MessageError, Proposal, Report, We
 pub use signature::Signature;
 pub use thread::{Control, ControlSetup};
 
+use std::time::Duration;
+
 use crate::plan::types::Rank;
+
+/// How long a verdict is waited for. The board always comes to one within [`AGREEMENT_MS_MAX`] of
+/// its own turns; what is left is for a control thread that gets no processor in time.
+pub const VERDICT_WAIT: Duration = Duration::from_millis(AGREEMENT_MS_MAX + 3_000);
 
 /// The control neighbours of `rank` among `ranks`: `rank ± 2^i`, in increasing order.
 ///

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::connect::{self, Arrivals, Connections};
 use super::idle::{Idle, Next, Patience};
 use crate::bootstrap::Session;
-use crate::control::{AGREEMENT_MS_MAX, Health, Journal, Report, Signature};
+use crate::control::{Health, Journal, Report, Signature, VERDICT_WAIT};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::{Execution, Links, Part, Prepared, Progress};
 use crate::plan::types::Rank;
@@ -513,7 +513,7 @@ impl Engine {
     /// The error all ranks agree on.
     pub(crate) fn verdict(&self) -> Error {
         self.links.get_up();
-        self.health.wait_verdict(Duration::from_millis(AGREEMENT_MS_MAX))
+        self.health.wait_verdict(VERDICT_WAIT)
     }
 }
 

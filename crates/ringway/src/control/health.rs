@@ -114,8 +114,8 @@ impl Health {
         self.verdict.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits for the agreed error. Past `limit` (give it at least
-    /// [`AGREEMENT_MS_MAX`](super::AGREEMENT_MS_MAX)) returns an error of this rank's own.
+    /// Waits for the agreed error. Past `limit` (give it [`VERDICT_WAIT`](super::VERDICT_WAIT))
+    /// returns an error of this rank's own.
     #[must_use]
     pub fn wait_verdict(&self, limit: Duration) -> Error {
         let verdict = self.verdict.lock().unwrap_or_else(PoisonError::into_inner);
