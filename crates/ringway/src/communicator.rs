@@ -78,6 +78,8 @@ struct Inner {
     /// Whether this rank has given the communicator up. Set (release) before the control plane is
     /// told; calls that begin after that look at it (acquire), as the news may still be on its way.
     given_up: AtomicBool,
+    /// What adapters know of this rank's memory.
+    regions: Arc<rdma::Regions>,
     // Last: the goodbye comes when everything else is gone.
     control: Control,
 }

@@ -127,7 +127,9 @@ pub fn data_connection(bytes: &[u8]) {
         crate::transport::tcp::link(1, vec![stream], description).expect("a fresh socket");
     let tag = OperationTag { sequence: 5, tag: 7 };
     let both = [first, second];
-    let beginning = Beginning { tag, scratch, outputs: &both, remote_scratch: 0, pairs: None };
+    let inputs = &[];
+    let beginning =
+        Beginning { tag, scratch, outputs: &both, inputs, remote_scratch: 0, pairs: None };
     link.begin(Context::Collective, &beginning);
     let one = [second];
     let message = Beginning { outputs: &one, ..beginning };

@@ -114,6 +114,8 @@ pub(crate) struct Beginning<'a> {
     pub(crate) scratch: Area,
     /// Where puts may land here.
     pub(crate) outputs: &'a [Area],
+    /// What puts may come from besides.
+    pub(crate) inputs: &'a [Area],
     /// Where the operation's scratch begins in the peer's window.
     pub(crate) remote_scratch: u64,
     /// For every rank, what must agree with it alone.
@@ -245,6 +247,9 @@ pub(crate) trait Link: Send + std::fmt::Debug {
 
     /// What to sleep on, besides the communicator's doorbell.
     fn interest<'a>(&'a self, wanted: &mut Vec<(BorrowedFd<'a>, PollFlags)>);
+
+    /// Ends the link after a failure: when this returns, nobody reaches the memory of its operations by it.
+    fn disarm(&self) {}
 
     /// What this link is and why.
     fn description(&self) -> &LinkDescription;

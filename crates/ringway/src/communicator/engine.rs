@@ -513,7 +513,10 @@ impl Engine {
     /// The error all ranks agree on.
     pub(crate) fn verdict(&self) -> Error {
         self.links.get_up();
-        self.health.wait_verdict(VERDICT_WAIT)
+        let verdict = self.health.wait_verdict(VERDICT_WAIT);
+        // The caller gets its memory back.
+        self.links.disarm();
+        verdict
     }
 }
 

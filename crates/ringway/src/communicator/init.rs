@@ -73,6 +73,8 @@ impl Communicator {
         let far: Vec<u32> = (0..size).filter(|peer| *peer != rank && !is_near(peer)).collect();
         let rdma =
             super::rdma::agree(&mut session, &config, (&far, &colocation.hosts), layout.bytes())?;
+        let regions = Arc::clone(rdma.regions());
+        regions.own(own.area());
         choice::announce(&session, &colocation, (&rdma, &far));
         let Colocation { hosts, attached, refusals, unreadable } = colocation;
         let measured = tuned::agree(&mut session, &config, &hosts)?;
@@ -151,6 +153,7 @@ impl Communicator {
             worker: Mutex::default(),
             splits: std::sync::atomic::AtomicU64::new(0),
             given_up: std::sync::atomic::AtomicBool::new(false),
+            regions,
             control,
         };
         Ok(Self { inner: Arc::new(inner) })

@@ -11,6 +11,8 @@ use crate::config::{Config, RdmaSettings};
 use crate::error::{Error, Result};
 use crate::plan::types::Rank;
 use crate::transport::verbs::adapter::{self, Adapter};
+use crate::transport::verbs::region::Callers;
+pub(super) use crate::transport::verbs::region::Regions;
 pub(super) use crate::transport::verbs::stream::LINK_BYTES;
 use crate::transport::verbs::stream::{self, VerbsStream, Wish};
 
@@ -29,6 +31,7 @@ struct Ports {
 #[derive(Debug)]
 pub(crate) struct Rdma {
     adapters: Vec<Arc<Adapter>>,
+    regions: Arc<Regions>,
     settings: RdmaSettings,
     insists: Option<&'static str>,
     /// What each rank said.
@@ -90,7 +93,9 @@ pub(super) fn agree(
             return Err(Error::usage(text).with_culprits(vec![name(culprit)]));
         }
     }
-    Ok(Rdma { adapters, settings: config.rdma.clone(), insists, said, refusals })
+    let callers = if config.rdma.register { Callers::Registered } else { Callers::Copied };
+    let regions = Arc::new(Regions::new(&adapters, callers, session.rank.into()));
+    Ok(Rdma { adapters, regions, settings: config.rdma.clone(), insists, said, refusals })
 }
 
 /// The ports of this rank that can be used, and why no others.
@@ -128,6 +133,11 @@ impl Rdma {
         }
     }
 
+    /// What adapters know of this rank's memory.
+    pub(super) fn regions(&self) -> &Arc<Regions> {
+        &self.regions
+    }
+
     /// This rank's ports, as NCCL has them in its log: `mlx5_0:1/RoCE`.
     pub(super) fn labels(&self) -> Vec<String> {
         self.adapters.iter().map(|one| one.label()).collect()
@@ -163,6 +173,7 @@ impl Rdma {
         let detail = adapters.iter().map(|one| one.label()).collect::<Vec<_>>().join(" ");
         let wish = Wish {
             adapters,
+            regions: Arc::clone(&self.regions),
             settings: self.settings.clone(),
             insists: self.insists.map(str::to_owned),
             leads: rank < peer,

@@ -104,6 +104,10 @@ impl Channel for Communicator {
         self.run_now(&[], &parts)
     }
 
+    fn keep(&self, address: *mut u8, bytes: usize) {
+        self.inner.regions.own(Area { address, bytes });
+    }
+
     fn abort(&self, reason: &str) {
         Self::abort(self, reason);
     }

@@ -42,6 +42,8 @@ pub struct RdmaSettings {
     pub adaptive_least: u64,
     /// `NCCL_CROSS_NIC`: whether ports without a counterpart go to another of the peer's.
     pub cross: u8,
+    /// `RINGWAY_RDMA_REGISTER`: callers' memory is registered, and not copied.
+    pub register: bool,
 }
 
 impl RdmaSettings {
@@ -74,6 +76,7 @@ impl Default for RdmaSettings {
             adaptive_routing: None,
             adaptive_least: 8192,
             cross: 2,
+            register: true,
         }
     }
 }

@@ -255,6 +255,11 @@ pub(super) static TABLE: &[Entry] = &[
          lets them talk to the other's ports again from the first.",
         |c, v| put(&mut c.rdma.cross, parse::number(v, 0..=2)),
         |c| c.rdma.cross.to_string()),
+    entry(RDMA, "RINGWAY_RDMA_REGISTER", "0 or 1",
+        "1: large buffers of calls are registered with the adapters at their first use, and read and written \
+         where they are; that is kept for the next call until the memory is freed. 0: they are copied.",
+        |c, v| put(&mut c.rdma.register, parse::boolean(v)),
+        |c| u8::from(c.rdma.register).to_string()),
 
     entry(MEMORY, "NCCL_BUFFSIZE", "bytes, 64K to 1G",
         "Scratch memory of a rank. Unlike NCCL's, it is not multiplied by connections and \

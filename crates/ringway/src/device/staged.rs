@@ -91,6 +91,9 @@ pub(crate) trait Channel: Debug + Send + Sync {
     /// As [`Channel::collective`], for every piece.
     unsafe fn exchange(&self, pieces: &[MessagePiece]) -> Result<()>;
 
+    /// Memory that calls will be made on: it stays as long as any are, so adapters may be told of it once.
+    fn keep(&self, address: *mut u8, bytes: usize);
+
     /// Ends calls under way, here and on the other ranks.
     fn abort(&self, reason: &str);
 }
@@ -173,7 +176,7 @@ impl StagedRank {
         let device = match gpu {
             None => None,
             Some(gpu) => {
-                let desk = Arc::new(Desk::new(&gpu, channels.len() * SLOTS, health)?);
+                let desk = Arc::new(Desk::new(&gpu, &channels, health)?);
                 let mut kernels = Kernels::new(&gpu, config);
                 // Now, not in a capture.
                 kernels.get(Kind::Staged)?;

@@ -212,6 +212,7 @@ impl Execution {
             tag: *tag,
             scratch: buffers.scratch,
             outputs: &buffers.outputs,
+            inputs: &buffers.inputs,
             remote_scratch,
             pairs,
         };

@@ -48,6 +48,11 @@ impl Links {
         self.links.iter_mut().flatten()
     }
 
+    /// After a failure: when this returns, no peer reaches the memory of operations by any link.
+    pub(crate) fn disarm(&self) {
+        self.links.iter().flatten().for_each(|link| link.disarm());
+    }
+
     /// Moves bytes on the links to `peers` that no lane is looking at.
     pub(crate) fn poll(&mut self, peers: &[Rank]) -> Result<bool, Trouble> {
         let mut moved = false;

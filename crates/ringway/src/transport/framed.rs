@@ -10,6 +10,7 @@ pub(crate) mod frame;
 pub(crate) mod stream;
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use rustix::event::PollFlags;
 
@@ -19,9 +20,13 @@ use super::{
 use crate::plan::plan::{FLAGS_MAX, Flag, Region, Remote};
 use crate::plan::types::Rank;
 pub(crate) use connection::AHEAD;
-use connection::Connection;
+use connection::{Connection, Put};
 use frame::{Header, Kind};
-use stream::Stream;
+use stream::{Exposure, Stream};
+
+/// Least bytes of memory that is exposed to the peer, and of a put that is written there.
+const EXPOSED_LEAST: usize = 256 << 10;
+const DIRECT_LEAST: usize = 32 << 10;
 
 /// What a link knows of the operation it is in, per context.
 #[derive(Debug)]
@@ -36,7 +41,33 @@ struct Current {
     tags: (u32, u32),
     raised: Box<[u32; FLAGS_MAX]>,
     announced: bool,
+    /// Memory of this operation that bytes can be placed from.
+    known: Vec<Area>,
+    /// What the peer has exposed, and in which operation of its own.
+    exposed: (OperationTag, Vec<(Region, Arc<Exposure>)>),
 }
+
+impl Current {
+    /// Where a put can be written to from afar: the peer is in the same call, and both memories are known.
+    fn direct(&self, request: &PutRequest) -> Option<&Arc<Exposure>> {
+        let (tag, exposed) = &self.exposed;
+        let is_now = Some(tag.sequence) == self.sequence && tag.tag == self.tags.1;
+        if !is_now || request.bytes < DIRECT_LEAST {
+            return None;
+        }
+        let (address, bytes) = (request.source.addr(), request.bytes);
+        let holds = |area: &Area| {
+            let start = area.address.addr();
+            start <= address && address + bytes <= start + area.bytes
+        };
+        let mut found = exposed.iter().filter(|(region, _)| *region == request.target.region);
+        let (_, exposure) = found.next().filter(|_| self.known.iter().any(holds))?;
+        exposure.at(request.target.offset, bytes as u64).map(|_| exposure)
+    }
+}
+
+/// Regions that a peer exposes in an operation, at most.
+const EXPOSURES_MOST: usize = 64;
 
 /// The end of a link over streams.
 #[derive(Debug)]
@@ -64,6 +95,8 @@ impl<S: Stream> FramedLink<S> {
             tags: (0, 0),
             raised: Box::new([0; FLAGS_MAX]),
             announced: false,
+            known: Vec::new(),
+            exposed: (OperationTag { sequence: u64::MAX, tag: 0 }, Vec::new()),
         };
         Self { peer, connections, contexts: [blank(), blank(), blank()], description }
     }
@@ -78,6 +111,28 @@ impl<S: Stream> FramedLink<S> {
         let tag = OperationTag { sequence, tag: current.tags.0 };
         let target = Remote { region: Region::Scratch, offset: 0 };
         Header { kind, context, tag, flag, target, bytes: 0 }
+    }
+
+    /// Makes an operation's memory known to the streams, and tells the peer where it may write.
+    fn expose(&mut self, context: Context, beginning: &Beginning<'_>) {
+        let outputs = (0..).zip(beginning.outputs).map(|(at, area)| (Region::Output(at), *area));
+        let targets = outputs.chain([(Region::Scratch, beginning.scratch)]);
+        let is_long = |area: &Area| area.bytes >= EXPOSED_LEAST;
+        for (region, area) in targets.filter(|(_, area)| is_long(area)) {
+            let Some(exposure) = self.connections[0].expose(area) else { continue };
+            let mut header = self.header(Kind::Expose, context, None);
+            let payload = exposure.encode();
+            header.target.region = region;
+            header.bytes = payload.len() as u64;
+            // What does not go out is a matter of speed; an end is found by who waits.
+            let _sent = self.connections[0].queue(&header, &payload);
+            self.contexts[context as usize].known.push(area);
+        }
+        for area in beginning.inputs.iter().filter(|area| is_long(area)) {
+            if self.connections[0].expose(*area).is_some() {
+                self.contexts[context as usize].known.push(*area);
+            }
+        }
     }
 
     fn broken(&self, cause: impl std::fmt::Display) -> Trouble {
@@ -114,6 +169,17 @@ impl connection::Receiver for Operations<'_> {
             *raised = raised.saturating_add(1);
         }
     }
+
+    fn expose(&mut self, header: &Header, exposure: Exposure) {
+        let exposed = &mut self.0[header.context.at_peer() as usize].exposed;
+        if exposed.0 != header.tag {
+            *exposed = (header.tag, Vec::new());
+        }
+        // As many as an operation can have.
+        if exposed.1.len() < EXPOSURES_MOST {
+            exposed.1.push((header.target.region, Arc::new(exposure)));
+        }
+    }
 }
 
 /// What to do with a frame, by its header.
@@ -123,6 +189,10 @@ fn admit(
 ) -> Result<connection::Admission, connection::Failure> {
     use connection::{Admission, Failure};
     let current = &contexts[header.context.at_peer() as usize];
+    if header.kind == Kind::Expose {
+        // Whatever this rank is in: it is looked at when something is put there.
+        return Ok(if header.bytes == 0 { Admission::Skip } else { Admission::Exposure });
+    }
     let Some(sequence) = current.sequence else {
         return Ok(if header.kind == Kind::Announce { Admission::Skip } else { Admission::Hold });
     };
@@ -169,10 +239,16 @@ impl<S: Stream> Link for FramedLink<S> {
         for connection in &mut self.connections {
             connection.resume();
         }
+        self.expose(context, beginning);
     }
 
     fn end(&mut self, context: Context, _received: &[(Flag, u32)]) {
         self.contexts[context as usize].sequence = None;
+        self.contexts[context as usize].known.clear();
+    }
+
+    fn disarm(&self) {
+        self.connections.iter().for_each(Connection::disarm);
     }
 
     fn put(&mut self, request: &PutRequest, cursor: &mut usize) -> Result<bool, Trouble> {
@@ -180,19 +256,22 @@ impl<S: Stream> Link for FramedLink<S> {
         header.target = request.target;
         header.bytes = request.bytes as u64;
         let index = self.connection(request.lane);
-        let outcome = self.connections[index].put(
-            (request.context, request.lane),
-            &header,
-            (request.source, request.bytes),
-            cursor,
-        );
+        let direct = self.contexts[request.context as usize].direct(request);
+        let put = Put {
+            owner: (request.context, request.lane),
+            header: &header,
+            source: request.source,
+            bytes: request.bytes,
+            direct: direct.map(|exposure| (exposure, request.target.offset)),
+        };
+        let outcome = self.connections[index].put(&put, cursor);
         outcome.map_err(|e| self.broken(e))
     }
 
     fn signal(&mut self, context: Context, lane: usize, flag: Flag) -> Result<bool, Trouble> {
         let header = self.header(Kind::Signal, context, Some(flag));
         let index = self.connection(lane);
-        self.connections[index].queue(&header).map_err(|e| self.broken(e))
+        self.connections[index].queue(&header, &[]).map_err(|e| self.broken(e))
     }
 
     fn reached(
@@ -256,7 +335,7 @@ impl<S: Stream> Link for FramedLink<S> {
         {
             let mut header = self.header(Kind::Announce, context, None);
             header.tag = OperationTag { tag: tag.tag ^ pair.sent, ..tag };
-            self.connections[0].queue(&header).map_err(|e| self.broken(e))?;
+            self.connections[0].queue(&header, &[]).map_err(|e| self.broken(e))?;
         }
         if entered {
             return self.poll().map(|_| ());
@@ -269,9 +348,10 @@ impl<S: Stream> Link for FramedLink<S> {
             {
                 let sequence = header.tag.sequence;
                 let odd = sequence == tag.sequence && header.tag.tag != tag.tag ^ pair.received;
-                // An announcement of an operation that is over here is late; anything else of it
+                // What says something of an operation that is over here is late; anything else of it
                 // was not asked for by the call made here.
-                let unasked = sequence < tag.sequence && header.kind != Kind::Announce;
+                let says = matches!(header.kind, Kind::Announce | Kind::Expose);
+                let unasked = sequence < tag.sequence && !says;
                 if header.context.at_peer() == context && (odd || unasked) {
                     return Err(Trouble::Mismatch { peer: self.peer, sequence });
                 }

@@ -2,9 +2,12 @@
 
 pub(crate) mod adapter;
 mod flow;
+mod monitor;
 mod near;
 mod paths;
+mod place;
 mod rail;
+pub(crate) mod region;
 pub(crate) mod register;
 pub(crate) mod select;
 mod side;

@@ -1,23 +1,94 @@
-//! `ringway net` on GPU memory, with the fake CUDA driver: what is device memory to it is host memory to soft-RoCE,
+//! GPU memory and RDMA, with the fake CUDA driver. Calls go through pinned memory. `ringway net`: what is device memory to it is host memory to soft-RoCE,
 //! which so takes it as if a peer memory module were there. It takes no dma-buf. Memory of the fake's GPU 1 can be pinned by
 //! nobody (`FAKE_CUDA_SECRET`).
 
 use std::sync::Arc;
 
-use ringway::config::Config;
+use ringway::config::{Config, Source};
 use ringway::device::Gpu;
+use ringway::element::{as_bytes, as_bytes_mut};
 use ringway::net::{BufferPlace, GpuDirectChoice, Kind, Operation, Row, Side};
 
-use crate::fakes;
-use crate::machine::is_here;
-use crate::net::{run_sides, settings, test};
+use ringway::{Call, Collective, Communicator, DataType, DeviceQueue, Place, ReduceOp};
 
-/// Compiled where this runs first; the RDMA machine is slow at that.
+use crate::direct::carried;
+use crate::fakes;
+use crate::harness::{self, watchdog, world_each};
+use crate::machine::{Log, is_here};
+use crate::net::{run_sides, settings, test};
+use crate::sweep::{Hosts, Rails};
+
+/// Compiled where this runs first, with its kernels; the RDMA machine is slow at that.
 #[test]
 fn the_fake_driver_compiles() {
     if let Some(cuda) = fakes::cuda() {
         assert!(cuda.driver.exists());
+        let config = with_gpu(&cuda, Hosts::Each.config(0, harness::settings(&[])));
+        world_each(2, |_| config.clone(), |comm| called(&comm.unwrap(), 1000));
     }
+}
+
+fn with_gpu(cuda: &fakes::Cuda, mut config: Config) -> Config {
+    config.cuda_library = Some(cuda.driver.clone());
+    config.nvrtc_library = Some(cuda.nvrtc.clone());
+    config
+}
+
+/// An all_reduce, an all_gather and messages of so many values on GPU memory.
+fn called(comm: &Communicator, count: usize) {
+    comm.attach_gpu(None).unwrap();
+    let (rank, size) = (comm.rank(), comm.size());
+    let bytes = 4 * count;
+    let queue = DeviceQueue::new(comm, &[bytes, size as usize * bytes]).unwrap();
+    let (from, to) = (Place { area: 0, offset: 0 }, Place { area: 1, offset: 0 });
+    let value = |rank: u32, at: usize| at as i32 ^ rank as i32;
+    let own: Vec<i32> = (0..count).map(|at| value(rank, at)).collect();
+    queue.write(from, as_bytes(&own)).unwrap();
+    let read = |count: usize| {
+        let mut values = vec![0_i32; count];
+        queue.read(to, as_bytes_mut(&mut values)).unwrap();
+        values
+    };
+    let call = |collective| Call::new(collective, DataType::I32, count as u64);
+    let sum = call(Collective::AllReduce).op(ReduceOp::Sum);
+    queue.collective(&sum, from, to).unwrap();
+    let sums = read(count);
+    assert!((0..count).all(|at| sums[at] == (0..size).map(|rank| value(rank, at)).sum::<i32>()));
+    queue.collective(&call(Collective::AllGather), from, to).unwrap();
+    let all = read(size as usize * count);
+    assert!((0..all.len()).all(|at| all[at] == value((at / count) as u32, at % count)));
+    let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
+    queue.send_recv(bytes, (next, from), (before, to)).unwrap();
+    let message = read(count);
+    assert!((0..count).all(|at| message[at] == value(before, at)));
+    comm.barrier().unwrap();
+}
+
+#[test]
+#[ignore = "needs the RDMA machine: .ci/rdma"]
+fn calls_go_by_rdma_through_pinned_memory() {
+    if !is_here() {
+        return;
+    }
+    let _watchdog = watchdog("gpu::calls_go_by_rdma_through_pinned_memory");
+    let (cuda, log) = (fakes::cuda().unwrap(), Log::begin());
+    let rails = Rails { both: true, family: "AF_INET", queue_pairs: "1" };
+    let config = |rank| {
+        let mut config = Hosts::Rdma(rails).config(rank, harness::settings(&[]));
+        config.set("RINGWAY_TIMEOUT", "100s", Source::Default).unwrap();
+        with_gpu(&cuda, config)
+    };
+    world_each(2, config, |comm| {
+        let comm = comm.unwrap();
+        called(&comm, 1 << 20);
+        let path = comm.gpu_path().unwrap_or_default();
+        assert!(path.contains("staged through pinned memory"), "{path}");
+        assert_eq!(comm.carrier(1 - comm.rank()), "NET/IB");
+    });
+    // Adapters read and write the pinned memory itself.
+    let links = carried(&log);
+    let placed: u64 = links.iter().map(|(placed, _)| placed).sum();
+    assert!(placed > 4 << 20, "{links:?}");
 }
 
 fn gpu(number: i32) -> Arc<Gpu> {

@@ -46,7 +46,11 @@ const LOG: &str = "/tmp/rdma-suite.log";
 
 impl Log {
     pub(crate) fn begin() -> Self {
-        let config = settings(&[("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_FILE", LOG)]);
+        let config = settings(&[
+            ("NCCL_DEBUG", "INFO"),
+            ("NCCL_DEBUG_SUBSYS", "ALL"),
+            ("NCCL_DEBUG_FILE", LOG),
+        ]);
         ringway::log::install(&config);
         Self { from: std::fs::read(LOG).map_or(0, |all| all.len()) }
     }

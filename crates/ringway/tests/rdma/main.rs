@@ -10,6 +10,7 @@
 #[path = "../world/case.rs"]
 mod case;
 mod collectives;
+mod direct;
 #[path = "../fakes/fakes.rs"]
 mod fakes;
 mod faults;

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::layout::{
     Asked, DESK_BYTES, PIECES, PartWords, Place, SLOT_BYTES, SLOTS_MOST, SlotWords, read,
 };
-use super::{Channel, MessagePiece};
+use super::{Channel, Channels, MessagePiece, SLOTS};
 use crate::control::{Health, Report};
 use crate::device::Fault;
 use crate::device::gpu::{DeviceMemory, Gpu, PinnedMemory};
@@ -28,6 +28,7 @@ struct Staging {
 #[derive(Debug)]
 pub(super) struct Desk {
     gpu: Arc<Gpu>,
+    channels: Channels,
     pub(super) words: Words,
     /// Words of all slots, then the parts of messages.
     slots: PinnedMemory,
@@ -48,15 +49,19 @@ const PARTS_AT: usize = SLOTS_MOST * size_of::<SlotWords>();
 impl Desk {
     pub(super) fn new(
         gpu: &Arc<Gpu>,
-        slot_count: usize,
+        channels: &Channels,
         health: &Arc<Health>,
     ) -> std::result::Result<Self, Fault> {
-        let bytes = usize::try_from(SLOT_BYTES).unwrap_or(usize::MAX);
+        let slot_count = channels.len() * SLOTS;
+        let bytes = 2 * slot_count * usize::try_from(SLOT_BYTES).unwrap_or(usize::MAX);
+        let data = gpu.pinned(bytes)?;
+        channels.iter().for_each(|channel| channel.keep(data.place().as_ptr(), bytes));
         Ok(Self {
             gpu: Arc::clone(gpu),
+            channels: Arc::clone(channels),
             words: Words::new(gpu)?,
             slots: gpu.pinned(PARTS_AT + PIECES * size_of::<PartWords>())?,
-            data: gpu.pinned(2 * slot_count * bytes)?,
+            data,
             numbers: gpu.alloc(DESK_BYTES)?,
             slot_count,
             stagings: Mutex::default(),
@@ -106,7 +111,9 @@ impl Desk {
             let bytes = bytes.next_power_of_two().max(1 << 20);
             let length = usize::try_from(bytes)
                 .map_err(|_| Fault::Other("messages too large for this machine".to_owned()))?;
-            all.push(Staging { memory: self.gpu.pinned(length)?, bytes });
+            let memory = self.gpu.pinned(length)?;
+            self.channels.iter().for_each(|channel| channel.keep(memory.place().as_ptr(), length));
+            all.push(Staging { memory, bytes });
         }
         let number = all.len() as u64 - 1;
         let address = all.last().map_or(0, |last| last.memory.address());

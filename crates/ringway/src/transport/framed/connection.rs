@@ -4,12 +4,13 @@
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use rustix::event::PollFlags;
 
-use super::super::Context;
+use super::super::{Area, Context};
 use super::frame::{HEADER_BYTES, Header, Kind};
-use super::stream::{Arrival, Stream};
+use super::stream::{Arrival, EXPOSURE_BYTES_MOST, Exposure, Placing, Stream};
 
 /// Bytes read ahead: several small frames in one system call.
 pub(crate) const AHEAD: usize = 64 << 10;
@@ -30,11 +31,16 @@ const QUEUE_MOST: usize = 64 << 10;
 /// Bytes received in one go before the lanes get their turn.
 const FAIR: usize = 4 << 20;
 
+/// Bytes sent in one go where they could be placed once the peer has said where: its word may have come meanwhile.
+const EAGER: usize = 256 << 10;
+
 /// What to do with a frame.
 #[derive(Debug)]
 pub(super) enum Admission {
     /// Store its payload at this address, which has room for all of it.
     Payload(*mut u8),
+    /// Its payload is what the peer says of its memory.
+    Exposure,
     /// It has no payload; it counts.
     Done,
     /// Forget it.
@@ -58,6 +64,19 @@ pub(super) trait Receiver {
     fn admit(&self, header: &Header) -> Result<Admission, Failure>;
     /// A frame has arrived completely.
     fn land(&mut self, header: &Header);
+    /// The peer has said how memory can be written from afar.
+    fn expose(&mut self, header: &Header, exposure: Exposure);
+}
+
+/// A put, and who makes it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Put<'a> {
+    pub(super) owner: (Context, usize),
+    pub(super) header: &'a Header,
+    pub(super) source: *const u8,
+    pub(super) bytes: usize,
+    /// Where the peer lets it be written from afar.
+    pub(super) direct: Option<(&'a Arc<Exposure>, u64)>,
 }
 
 /// A payload that is arriving.
@@ -86,6 +105,10 @@ pub(super) struct Connection<S> {
     silent: u32,
     /// The lane whose put is half sent.
     sending: Option<(Context, usize)>,
+    /// Lanes whose puts were placed, and the tickets with which their sources are released.
+    placed: Vec<((Context, usize), u64)>,
+    /// What the peer says of its memory, as it arrives.
+    exposure: Box<[u8; EXPOSURE_BYTES_MOST]>,
     /// Frames without payload that wait to be sent.
     queue: Vec<u8>,
     /// Bytes of the queue that somebody waits for: up to the end of the last signal in it.
@@ -113,6 +136,8 @@ impl<S: Stream> Connection<S> {
             looked: false,
             silent: 0,
             sending: None,
+            placed: Vec::new(),
+            exposure: Box::new([0; EXPOSURE_BYTES_MOST]),
             queue: Vec::with_capacity(1024),
             owed: 0,
             ended: None,
@@ -162,27 +187,48 @@ impl<S: Stream> Connection<S> {
     }
 
     /// Goes on with a put; `cursor` counts header and payload bytes. `true` when all is out.
-    pub(super) fn put(
-        &mut self,
-        owner: (Context, usize),
-        header: &Header,
-        (source, bytes): (*const u8, usize),
-        cursor: &mut usize,
-    ) -> io::Result<bool> {
-        if self.sending.is_some_and(|sending| sending != owner) {
+    pub(super) fn put(&mut self, put: &Put<'_>, cursor: &mut usize) -> io::Result<bool> {
+        let &Put { owner, header, source, bytes, direct } = put;
+        let whole = HEADER_BYTES + bytes;
+        if *cursor < whole && self.sending.is_some_and(|sending| sending != owner) {
             return Ok(false);
         }
         let encoded = header.encode();
-        let whole = HEADER_BYTES + bytes;
+        let eager = if self.stream.places() { EAGER } else { usize::MAX };
+        let enough = cursor.saturating_add(eager);
         while *cursor < whole {
+            if *cursor >= enough && direct.is_none() {
+                return Ok(false);
+            }
             let head = &encoded[(*cursor).min(HEADER_BYTES)..];
             let skip = cursor.saturating_sub(HEADER_BYTES);
+            if let Some((exposure, offset)) = direct.filter(|_| head.is_empty()) {
+                let from = (source.wrapping_add(skip), bytes - skip);
+                // SAFETY: the link has made the memory known in this operation, which is not over before its puts are,
+                // and fails only together with the stream.
+                let placing = unsafe { self.stream.place(from, (exposure, offset + skip as u64)) };
+                match placing? {
+                    Placing::Bytes(placed, ticket) => {
+                        *cursor += placed;
+                        self.placed.retain(|(other, _)| *other != owner);
+                        self.placed.push((owner, ticket));
+                        continue;
+                    }
+                    Placing::Full => return Ok(false),
+                    Placing::Unable => {}
+                }
+            }
+            // What is to be placed is not sent with the header.
+            let now = match direct {
+                Some(_) if !head.is_empty() => skip,
+                Some(_) => bytes,
+                None => bytes.min(skip.saturating_add(eager)),
+            };
             // SAFETY:
             // * the source is a span of this rank's memory, resolved by the execution;
             // * the plan lets nobody write it before the put is complete;
             // * the slice ends with this loop's turn: the kernel copies from it.
-            let body =
-                unsafe { std::slice::from_raw_parts(source.wrapping_add(skip), bytes - skip) };
+            let body = unsafe { std::slice::from_raw_parts(source.wrapping_add(skip), now - skip) };
             // A put never overtakes what was queued, and nothing is queued inside a put.
             let queued = if *cursor == 0 { self.queue.len() } else { 0 };
             let parts =
@@ -200,18 +246,38 @@ impl<S: Stream> Connection<S> {
                 Err(e) => return Err(e),
             }
         }
-        self.sending = None;
-        Ok(true)
+        if self.sending == Some(owner) {
+            self.sending = None;
+        }
+        let Some(at) = self.placed.iter().position(|(other, _)| *other == owner) else {
+            return Ok(true);
+        };
+        let released = self.stream.is_released(self.placed[at].1)?;
+        if released {
+            self.placed.swap_remove(at);
+        }
+        Ok(released)
     }
 
-    /// Sends a frame without payload, now or after what is before it. `false`: no room.
-    pub(super) fn queue(&mut self, header: &Header) -> io::Result<bool> {
+    /// Makes memory known to the stream, and says what the peer must know to write there.
+    pub(super) fn expose(&self, area: Area) -> Option<Exposure> {
+        self.stream.expose(area)
+    }
+
+    /// See [`Stream::disarm`].
+    pub(super) fn disarm(&self) {
+        self.stream.disarm();
+    }
+
+    /// Sends a frame, without payload or with a short one, now or after what is before it. `false`: no room.
+    pub(super) fn queue(&mut self, header: &Header, payload: &[u8]) -> io::Result<bool> {
         if self.queue.len() >= QUEUE_MOST {
             self.flush()?;
             return Ok(false);
         }
         self.queue.extend_from_slice(&header.encode());
-        if header.kind != Kind::Announce {
+        self.queue.extend_from_slice(payload);
+        if !matches!(header.kind, Kind::Announce | Kind::Expose) {
             self.owed = self.queue.len();
         }
         self.flush()?;
@@ -258,8 +324,9 @@ impl<S: Stream> Connection<S> {
                     arriving.take(ready);
                 }
                 if arriving.missing == 0 {
-                    receiver.land(&arriving.header);
+                    let header = arriving.header;
                     self.arriving = None;
+                    self.land(&header, receiver)?;
                     moved = true;
                     continue;
                 }
@@ -270,7 +337,15 @@ impl<S: Stream> Connection<S> {
                 if arriving.missing >= self.ahead.len() / 4 || self.long {
                     let missing = arriving.missing;
                     let got = match receive_in_place(&self.stream, arriving) {
-                        Arrival::Bytes(got) => got,
+                        Arrival::Bytes(got) => {
+                            empty = got < missing;
+                            got
+                        }
+                        Arrival::Placed(got) => {
+                            self.take_placed(got);
+                            moved = true;
+                            continue;
+                        }
                         Arrival::Nothing => break,
                         Arrival::End(cause) => {
                             self.ended = Some(cause);
@@ -278,7 +353,6 @@ impl<S: Stream> Connection<S> {
                         }
                     };
                     budget = budget.saturating_sub(got);
-                    empty = got < missing;
                     moved = true;
                     continue;
                 }
@@ -319,8 +393,44 @@ impl<S: Stream> Connection<S> {
                 self.long = missing >= self.ahead.len() / 8;
                 self.arriving = Some(Arriving { header, address, missing });
             }
+            Admission::Exposure => {
+                let missing = usize::try_from(header.bytes).unwrap_or(0).min(EXPOSURE_BYTES_MOST);
+                let address = self.exposure.as_mut_ptr();
+                self.arriving = Some(Arriving { header, address, missing });
+            }
             Admission::Done => receiver.land(&header),
             Admission::Skip | Admission::Hold => {}
+        }
+    }
+
+    /// All of a frame is there.
+    fn land(&mut self, header: &Header, receiver: &mut impl Receiver) -> Result<(), Failure> {
+        if header.kind != Kind::Expose {
+            receiver.land(header);
+            return Ok(());
+        }
+        let bytes = usize::try_from(header.bytes).unwrap_or(0).min(EXPOSURE_BYTES_MOST);
+        let said = Exposure::decode(&self.exposure[..bytes]);
+        let said = said.ok_or_else(|| Failure::Broken("memory is exposed by no address".into()))?;
+        receiver.expose(header, said);
+        Ok(())
+    }
+
+    /// Bytes of a payload lie where they belong.
+    fn take_placed(&mut self, bytes: usize) {
+        let read_ahead = self.end - self.start;
+        match &mut self.arriving {
+            Some(arriving)
+                if arriving.header.kind == Kind::Put
+                    && read_ahead == 0
+                    && bytes <= arriving.missing =>
+            {
+                arriving.take(bytes);
+            }
+            _ => {
+                let cause = format!("{bytes} bytes were placed where none were expected");
+                self.ended = Some(cause);
+            }
         }
     }
 
@@ -360,6 +470,10 @@ impl<S: Stream> Connection<S> {
             Arrival::Bytes(got) => {
                 self.end += got;
                 Some((got, got == wanted))
+            }
+            Arrival::Placed(bytes) => {
+                self.take_placed(bytes);
+                Some((0, true))
             }
             Arrival::Nothing => None,
             Arrival::End(cause) => {
@@ -443,6 +557,8 @@ mod tests {
         fn land(&mut self, _header: &Header) {
             self.landed += 1;
         }
+
+        fn expose(&mut self, _header: &Header, _exposure: Exposure) {}
     }
 
     fn connection(payloads: &[usize]) -> Connection<Counted> {

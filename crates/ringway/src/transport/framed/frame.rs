@@ -12,6 +12,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::super::{Context, OperationTag};
+use super::stream::EXPOSURE_BYTES_MOST;
 use crate::plan::plan::{FLAGS_MAX, Flag, Region, Remote};
 
 /// Bytes of a header.
@@ -29,6 +30,8 @@ pub(crate) enum Kind {
     Signal = 1,
     /// Which operation the sender is in, when it has waited for long.
     Announce = 2,
+    /// The payload says how the region can be written from afar in this operation.
+    Expose = 3,
 }
 
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -92,6 +95,7 @@ impl Header {
             0 => Kind::Put,
             1 => Kind::Signal,
             2 => Kind::Announce,
+            3 => Kind::Expose,
             other => return Err(format!("a frame of kind {other}")),
         };
         let context = *Context::ALL
@@ -102,8 +106,10 @@ impl Header {
             flag if usize::from(flag) < FLAGS_MAX => Some(flag),
             flag => return Err(format!("a frame with flag {flag}")),
         };
-        if kind != Kind::Put && wire.bytes.get() != 0 {
-            return Err("a signal with a payload".to_owned());
+        match (kind, wire.bytes.get()) {
+            (Kind::Put, _) | (_, 0) => {}
+            (Kind::Expose, bytes) if bytes <= EXPOSURE_BYTES_MOST as u64 => {}
+            (kind, bytes) => return Err(format!("a frame of {kind:?} with {bytes} bytes")),
         }
         let region = match wire.region.get() {
             NOTHING => Region::Scratch,
@@ -133,7 +139,7 @@ mod tests {
             header[32..].copy_from_slice(&rest.to_le_bytes());
             let _ = Header::decode(&header);
             header[..2].copy_from_slice(&MAGIC.to_le_bytes());
-            header[2] %= 4;
+            header[2] %= 5;
             header[3] %= 4;
             if let Ok(decoded) = Header::decode(&header) {
                 prop_assert_eq!(Header::decode(&decoded.encode()), Ok(decoded));

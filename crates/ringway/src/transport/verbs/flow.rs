@@ -13,6 +13,8 @@
 //! ever posted has ended: then nothing that is late can come upon something newer. Rails may deliver in any
 //! order among each other, and what was sent twice counts once.
 //!
+//! The bytes of a message may lie elsewhere than in its slot: where the peer exposed memory for them. It has its slot all the same.
+//!
 //! *Invariant:* bytes are read in the order in which they were written, each once, as long as every message is posted
 //! again when the rail that had it is given up.
 
@@ -24,16 +26,20 @@ pub(super) const SLOTS: usize = 32;
 pub(super) const WINDOW: u64 = SLOTS as u64;
 
 /// Bits of a sequence number that go with a message.
-const WIRE_BITS: u32 = 31;
+const WIRE_BITS: u32 = 30;
 const WIRE_MASK: u64 = (1 << WIRE_BITS) - 1;
 /// Set in what goes with a message that brings no bytes, only how many messages were consumed.
-const CREDIT: u32 = 1 << WIRE_BITS;
+const CREDIT: u32 = 2 << WIRE_BITS;
+/// Set where bytes went to where they belong.
+const PLACED: u32 = 1 << WIRE_BITS;
 
 /// What goes with a message, in 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
-    /// Bytes of message n, by the low bits of n.
+    /// Bytes of message n, by the low bits of n, are in its slot.
     Data(u32),
+    /// They are in exposed memory, as many as the write had.
+    Placed(u32),
     /// So many messages were consumed, by the low bits.
     Credit(u32),
 }
@@ -42,14 +48,17 @@ impl Mark {
     pub(super) fn encode(self) -> u32 {
         match self {
             Self::Data(sequence) => sequence,
+            Self::Placed(sequence) => PLACED | sequence,
             Self::Credit(consumed) => CREDIT | consumed,
         }
     }
 
     pub(super) fn decode(word: u32) -> Self {
-        match word & CREDIT {
-            0 => Self::Data(word),
-            _ => Self::Credit(word & !CREDIT),
+        let number = word & !(CREDIT | PLACED);
+        match word & (CREDIT | PLACED) {
+            0 => Self::Data(number),
+            PLACED => Self::Placed(number),
+            _ => Self::Credit(number),
         }
     }
 }
@@ -106,14 +115,16 @@ impl Outbox {
         (next - self.acked < WINDOW && self.posted[slot] == 0).then_some(slot)
     }
 
-    /// The next message has so many bytes, and waits to be posted.
+    /// The next message has so many bytes, and waits to be posted; its number.
     ///
     /// # Panics
     /// Where there is no room.
-    pub(super) fn push(&mut self, bytes: u32) {
+    pub(super) fn push(&mut self, bytes: u32) -> u64 {
         assert!(self.room().is_some(), "a message without a slot");
-        self.waiting.push_back(self.next());
+        let number = self.next();
+        self.waiting.push_back(number);
         self.sent.push_back(Sent { bytes, rail: None });
+        number
     }
 
     /// The first message that waits to be posted: its number, slot and length.
@@ -138,6 +149,18 @@ impl Outbox {
         if let Some(posted) = self.posted.get_mut(slot) {
             *posted = posted.saturating_sub(1);
         }
+    }
+
+    /// A message has come through: it is not sent again, whatever becomes of its rail.
+    pub(super) fn delivered(&mut self, number: u64) {
+        if let Some(sent) = index(number, self.acked).and_then(|at| self.sent.get_mut(at)) {
+            sent.rail = None;
+        }
+    }
+
+    /// Whether nothing of a message is under way, and the peer has consumed it.
+    pub(super) fn is_over(&self, number: u64) -> bool {
+        number < self.acked && self.posted[slot(number)] == 0
     }
 
     /// The peer has consumed so many messages, by the low bits.
@@ -182,6 +205,13 @@ impl Outbox {
     }
 }
 
+/// A message that is here: its length, and whether its bytes lie where they belong already.
+#[derive(Clone, Copy, Debug)]
+struct Arrived {
+    bytes: u32,
+    placed: bool,
+}
+
 /// What the other side sends.
 #[derive(Debug)]
 pub(super) struct Inbox {
@@ -189,8 +219,8 @@ pub(super) struct Inbox {
     consumed: u64,
     /// What the peer was last told of it.
     told: u64,
-    /// Length of what has arrived in a slot and is not consumed.
-    arrived: [Option<u32>; SLOTS],
+    /// What has arrived in a slot and is not consumed.
+    arrived: [Option<Arrived>; SLOTS],
     /// Bytes of the first that were read.
     cursor: u32,
 }
@@ -209,21 +239,22 @@ impl Inbox {
         })
     }
 
-    /// A message has arrived, of so many bytes.
+    /// A message has arrived, of so many bytes, in its slot or placed.
     ///
     /// # Errors
     /// When it is none that may come.
-    pub(super) fn arrive(&mut self, sequence: u32, bytes: u32) -> Result<(), String> {
+    pub(super) fn arrive(&mut self, sequence: u32, bytes: u32, placed: bool) -> Result<(), String> {
         match near(self.consumed, sequence) {
             Some(number) if number < self.consumed => Ok(()), // sent twice
             Some(number) if number - self.consumed < WINDOW => {
                 let place = &mut self.arrived[slot(number)];
                 match *place {
-                    Some(before) if before != bytes => {
+                    Some(Arrived { bytes: before, .. }) if before != bytes => {
                         Err(format!("message {number} came with {before} bytes and with {bytes}"))
                     }
-                    _ => {
-                        *place = Some(bytes);
+                    Some(_) => Ok(()),
+                    None => {
+                        *place = Some(Arrived { bytes, placed });
                         Ok(())
                     }
                 }
@@ -235,15 +266,21 @@ impl Inbox {
     /// What can be read now: slot, first byte, bytes.
     pub(super) fn readable(&self) -> Option<(usize, usize, usize)> {
         let slot = slot(self.consumed);
-        let bytes = self.arrived[slot]?;
+        let Arrived { bytes, .. } = self.arrived[slot].filter(|arrived| !arrived.placed)?;
         Some((slot, self.cursor as usize, (bytes - self.cursor) as usize))
+    }
+
+    /// Bytes of the next message, where they lie where they belong.
+    pub(super) fn placed(&self) -> Option<usize> {
+        let arrived = self.arrived[slot(self.consumed)].filter(|arrived| arrived.placed)?;
+        Some(arrived.bytes as usize)
     }
 
     /// So many bytes were read of it.
     pub(super) fn read(&mut self, bytes: usize) {
         let slot = slot(self.consumed);
         self.cursor += u32::try_from(bytes).unwrap_or(u32::MAX);
-        if self.arrived[slot].is_some_and(|all| self.cursor >= all) {
+        if self.arrived[slot].is_some_and(|all| self.cursor >= all.bytes) {
             self.arrived[slot] = None;
             self.cursor = 0;
             self.consumed += 1;
@@ -282,6 +319,8 @@ fn index(number: u64, first: u64) -> Option<usize> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::collections::BTreeSet;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -289,12 +328,20 @@ mod tests {
     /// A write under way on a rail: slot, mark, bytes, and the number the bytes stand for.
     type Write = (usize, Mark, u32, u64);
 
+    /// Every third message is placed, when it is first posted.
+    fn is_placed(number: u64) -> bool {
+        number % 3 == 1
+    }
+
     /// Two ends and the rails from one to the other, with what lies in the peer's slots.
     struct World {
         outbox: Outbox,
         inbox: Inbox,
         rails: Vec<VecDeque<Write>>,
         slots: Vec<u64>,
+        /// Messages that were placed, and those that were ever posted so.
+        memory: BTreeSet<u64>,
+        tried: BTreeSet<u64>,
         written: u64,
         read: u64,
     }
@@ -306,6 +353,8 @@ mod tests {
                 inbox: Inbox::new(),
                 rails: vec![VecDeque::new(); rails],
                 slots: vec![u64::MAX; SLOTS],
+                memory: BTreeSet::new(),
+                tried: BTreeSet::new(),
                 written: 0,
                 read: 0,
             }
@@ -320,30 +369,49 @@ mod tests {
 
         fn post(&mut self, rail: usize) {
             if let Some((number, slot, bytes)) = self.outbox.waiting() {
-                let mark = self.outbox.posted(rail).expect("it waits");
+                let mut mark = self.outbox.posted(rail).expect("it waits");
+                if is_placed(number) && self.tried.insert(number) {
+                    mark = Mark::Placed(low(number));
+                }
                 self.rails[rail].push_back((slot, mark, bytes, number));
             }
         }
 
         /// The write lands; whether its end is told at once.
         fn deliver(&mut self, rail: usize) {
-            let Some((slot, mark, bytes, number)) = self.rails[rail].pop_front() else { return };
-            self.slots[slot] = number;
-            let Mark::Data(sequence) = mark else { panic!("no data") };
-            self.inbox.arrive(sequence, bytes).expect("it may come");
-            self.outbox.ended(slot);
+            let Some(write) = self.rails[rail].pop_front() else { return };
+            self.land(write);
+            self.outbox.ended(write.0);
+            if matches!(write.1, Mark::Placed(_)) {
+                self.outbox.delivered(write.3);
+            }
+        }
+
+        fn land(&mut self, (slot, mark, bytes, number): Write) {
+            let sequence = match mark {
+                Mark::Data(sequence) => {
+                    self.slots[slot] = number;
+                    sequence
+                }
+                Mark::Placed(sequence) => {
+                    assert!(number >= self.read, "written to memory that has another use");
+                    assert!(self.memory.insert(number), "placed twice");
+                    sequence
+                }
+                Mark::Credit(_) => panic!("no data"),
+            };
+            let placed = matches!(mark, Mark::Placed(_));
+            self.inbox.arrive(sequence, bytes, placed).expect("it may come");
         }
 
         /// All that is under way is lost, or lands without the sender's knowing.
         fn fail(&mut self, rail: usize, lands: usize) {
             let under_way = std::mem::take(&mut self.rails[rail]);
-            for (at, (slot, mark, bytes, number)) in under_way.into_iter().enumerate() {
+            for (at, write) in under_way.into_iter().enumerate() {
                 if at < lands {
-                    self.slots[slot] = number;
-                    let Mark::Data(sequence) = mark else { panic!("no data") };
-                    self.inbox.arrive(sequence, bytes).expect("it may come");
+                    self.land(write);
                 }
-                self.outbox.ended(slot);
+                self.outbox.ended(write.0);
             }
             self.outbox.give_up(rail);
         }
@@ -352,6 +420,10 @@ mod tests {
             if let Some((slot, cursor, bytes)) = self.inbox.readable() {
                 assert_eq!((cursor, bytes), (0, 4));
                 assert_eq!(self.slots[slot], self.read, "what was read is not what was written");
+                self.inbox.read(bytes);
+                self.read += 1;
+            } else if let Some(bytes) = self.inbox.placed() {
+                assert!(self.memory.contains(&self.read), "what was read is not there");
                 self.inbox.read(bytes);
                 self.read += 1;
             }
@@ -411,10 +483,10 @@ mod tests {
             }
         }
         assert_eq!(near(0, low(u64::MAX)), None);
-        for mark in
-            [Mark::Data(0), Mark::Data(low(u64::MAX)), Mark::Credit(0), Mark::Credit(low(u64::MAX))]
-        {
-            assert_eq!(Mark::decode(mark.encode()), mark);
+        for mark in [Mark::Data, Mark::Placed, Mark::Credit] {
+            for number in [0, low(u64::MAX)] {
+                assert_eq!(Mark::decode(mark(number).encode()), mark(number));
+            }
         }
     }
 
@@ -424,13 +496,13 @@ mod tests {
         outbox.push(1);
         assert!(outbox.credit(2).unwrap_err().contains("consumed 2 messages of 1"));
         let mut inbox = Inbox::new();
-        assert!(inbox.arrive(low(WINDOW), 1).is_err());
-        inbox.arrive(0, 1).unwrap();
-        assert!(inbox.arrive(0, 2).is_err());
+        assert!(inbox.arrive(low(WINDOW), 1, false).is_err());
+        inbox.arrive(0, 1, false).unwrap();
+        assert!(inbox.arrive(0, 2, true).is_err());
         // Twice the same is nothing new, before it is read and after.
-        inbox.arrive(0, 1).unwrap();
+        inbox.arrive(0, 1, false).unwrap();
         inbox.read(1);
-        inbox.arrive(0, 1).unwrap();
+        inbox.arrive(0, 1, false).unwrap();
         assert_eq!(inbox.readable(), None);
     }
 

@@ -130,6 +130,13 @@ impl PathEnd {
         }
     }
 
+    /// Takes the queue pair out of use for good: from now on it neither reads nor writes.
+    pub(super) fn disarm(&mut self) {
+        if self.made.as_ref().is_some_and(|made| made.qp.fail().is_err()) {
+            self.made = None;
+        }
+    }
+
     pub(super) fn takes_messages(&self) -> bool {
         matches!(self.state, State::Connected | State::Up | State::Trying)
     }
@@ -233,6 +240,7 @@ impl Inner {
             let other = &theirs.rails[to];
             self.rails[rail].to.clone_from(&other.name);
             self.rails[rail].remote = Remote { address: other.address, key: other.key };
+            self.rails[rail].remote_place = other.place;
             let unlike_layers = self.rails[rail].adapter.is_infiniband() != other.infiniband;
             if let Some(end) = other.ends.first()
                 && let Some(why) = unlike(&self.rails[rail].adapter, &other.name, end)
@@ -507,6 +515,10 @@ impl Inner {
         if end.under_way == 0 || now.duration_since(end.left) < FLUSH_MOST {
             return;
         }
+        let rail = end.rail;
+        // What came before it failed has come.
+        self.poll(rail);
+        let end = &mut self.paths[path];
         end.made = None;
         // What its queue may still hold is of the generation before.
         end.generation = end.generation.wrapping_add(1);

@@ -37,6 +37,8 @@ pub(super) struct Rail {
     /// The peer's port, and its slots.
     pub(super) to: String,
     pub(super) remote: Remote,
+    /// The place of the peer's port, by which its keys are told.
+    pub(super) remote_place: u32,
 }
 
 /// A queue pair, and the number of its first packet.
@@ -82,6 +84,7 @@ impl Rail {
             distance: super::near::distance(adapter.context.name()),
             to: String::new(),
             remote: Remote { address: 0, key: 0 },
+            remote_place: u32::MAX,
         })
     }
 

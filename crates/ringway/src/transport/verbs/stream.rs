@@ -2,9 +2,12 @@
 //!
 //! Every message is one write with immediate into a slot of the peer's, by the path that carried least; how much this side
 //! has consumed goes with it ([`flow`](super::flow)). Once the two have met nobody waits for anybody: the slots are
-//! there from the start. What becomes of paths is in [`paths`](super::paths).
+//! there from the start. What becomes of paths is in [`paths`](super::paths), what is
+//! written to the peer's memory without a slot in [`place`](super::place).
 //!
 //! *Invariant:* nothing blocks, and what is in the peer's hands is never changed here.
+
+#![allow(unsafe_code, reason = "sends from memory that is known by its address")]
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice};
@@ -17,17 +20,23 @@ use rustix::event::epoll;
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 
 use super::adapter::Adapter;
-use super::flow::{Inbox, Mark, Outbox, WINDOW, low};
+use super::flow::{Inbox, Mark, Outbox, SLOTS, WINDOW, low};
 use super::paths::{PATHS_MOST, PathEnd, State};
+use super::place::Placement;
 use super::rail::{Made, RECEIVE, RING_BYTES, Rail, Rings, SLOT_BYTES};
+use super::region::{Region, Regions};
 use super::side::Side;
 use super::wire::{Offer, Outcome, Word, short};
 use crate::config::RdmaSettings;
-use crate::ffi::verbs::{Completion, Flags, Operation, Part, Remote, Request};
-use crate::transport::framed::stream::{Arrival, Stream};
+use crate::ffi::verbs::{Completion, Flags, Operation, Part, Remote, Request, VerbsError};
+use crate::transport::Area;
+use crate::transport::framed::stream::{Arrival, Exposure, Placing, Stream};
 
 /// In front of what a slot holds: consumed messages and length.
-const HEAD_BYTES: usize = 8;
+pub(super) const HEAD_BYTES: usize = 8;
+
+/// Set in the length where the bytes are not behind it, but where they belong.
+pub(super) const ELSEWHERE: u32 = 1 << 31;
 
 /// In the number of a request, where a slot would be: how much was consumed, and nothing else.
 pub(super) const CREDIT: u64 = 0xffff;
@@ -36,7 +45,7 @@ const PATH_SHIFT: u32 = 16;
 const GENERATION_SHIFT: u32 = 32;
 
 /// There too: a write whose end is told by the one behind it.
-const SILENT: u64 = 0xfffe;
+pub(super) const SILENT: u64 = 0xfffe;
 
 /// Where a message went that no path had.
 const BY_SOCKET: usize = usize::MAX;
@@ -58,6 +67,8 @@ pub(crate) const LINK_BYTES: u64 = 2 * RING_BYTES as u64;
 #[derive(Clone, Debug)]
 pub(crate) struct Wish {
     pub(crate) adapters: Vec<Arc<Adapter>>,
+    /// Memory that is registered at them.
+    pub(crate) regions: Arc<Regions>,
     pub(crate) settings: RdmaSettings,
     /// What forbids to go over the socket; nothing where that is allowed.
     pub(crate) insists: Option<String>,
@@ -89,7 +100,13 @@ pub(super) struct Inner {
     /// Of every rail, the queue pairs that the peer has not been heard of yet.
     pub(super) made: Vec<Vec<Made>>,
     pub(super) rails: Vec<Rail>,
-    rings: Rings,
+    pub(super) rings: Rings,
+    /// Of every slot, the message whose bytes go from where they are to where they belong.
+    pub(super) placements: [Option<Placement>; SLOTS],
+    /// Memory of the operations under way, the newest first.
+    pub(super) known: Vec<Arc<Region>>,
+    /// Bytes that were placed, and bytes that went through slots.
+    pub(super) carried: (u64, u64),
     /// What this side could connect; the peer's word on it is what ends the meeting.
     pub(super) outcome: Option<Outcome>,
     pub(super) met: bool,
@@ -162,6 +179,9 @@ impl VerbsStream {
             made,
             rails,
             rings,
+            placements: [const { None }; SLOTS],
+            known: Vec::new(),
+            carried: (0, 0),
             outcome: None,
             met: false,
             refused,
@@ -214,9 +234,11 @@ impl Stream for VerbsStream {
                 bytes += count;
                 part = if count < left.len() { Some(&left[count..]) } else { rest.next() };
             }
+            inner.placements[slot] = None;
             inner.outbox.push(u32::try_from(bytes).unwrap_or(0));
             sent += bytes;
         }
+        inner.carried.1 += sent as u64;
         inner.post();
         Ok(sent)
     }
@@ -233,10 +255,15 @@ impl Stream for VerbsStream {
             inner.inbox.read(count);
             got += count;
         }
+        let placed = inner.inbox.placed().filter(|_| got == 0);
+        if let Some(bytes) = placed {
+            inner.inbox.read(bytes);
+        }
         inner.settle_credit();
-        match (got, &inner.ended) {
-            (0, Some(why)) => Arrival::End(why.clone()),
-            (0, None) => Arrival::Nothing,
+        match (got, placed, &inner.ended) {
+            (_, Some(bytes), _) => Arrival::Placed(bytes),
+            (0, None, Some(why)) => Arrival::End(why.clone()),
+            (0, None, None) => Arrival::Nothing,
             _ => Arrival::Bytes(got),
         }
     }
@@ -249,7 +276,9 @@ impl Stream for VerbsStream {
         moved |= inner.progress();
         inner.look();
         inner.side.arm(self.poller.as_fd());
-        let can_read = inner.inbox.readable().is_some() || inner.ended.is_some();
+        let can_read = inner.inbox.readable().is_some()
+            || inner.inbox.placed().is_some()
+            || inner.ended.is_some();
         let can_write = inner.outbox.room().is_some() || inner.ended.is_some();
         let ready = moved
             || wanted.contains(PollFlags::IN) && can_read
@@ -277,6 +306,44 @@ impl Stream for VerbsStream {
             None => Ok(inner.is_settled()),
         }
     }
+
+    fn places(&self) -> bool {
+        true
+    }
+
+    fn expose(&self, area: Area) -> Option<Exposure> {
+        self.inner.borrow_mut().expose(area)
+    }
+
+    unsafe fn place(
+        &self,
+        source: (*const u8, usize),
+        target: (&Arc<Exposure>, u64),
+    ) -> io::Result<Placing> {
+        let mut inner = self.inner.borrow_mut();
+        inner.progress();
+        match &inner.ended {
+            Some(why) => Err(io::Error::other(why.clone())),
+            None => Ok(inner.place(source, target)),
+        }
+    }
+
+    fn is_released(&self, ticket: u64) -> io::Result<bool> {
+        let mut inner = self.inner.borrow_mut();
+        inner.progress();
+        let is_held = inner.is_held(ticket);
+        match &inner.ended {
+            Some(why) if is_held && inner.outbox.waiting().is_some() => {
+                Err(io::Error::other(why.clone()))
+            }
+            Some(_) => Ok(true),
+            None => Ok(!is_held),
+        }
+    }
+
+    fn disarm(&self) {
+        self.inner.borrow_mut().disarm();
+    }
 }
 
 impl Drop for VerbsStream {
@@ -291,6 +358,12 @@ impl Drop for VerbsStream {
             inner.look();
             std::thread::yield_now();
         }
+        let (placed, copied) = inner.carried;
+        tracing::info!(
+            target: crate::log::NET, rank = inner.wish.rank,
+            "NET/IB : to {}: {placed} bytes were placed, {copied} went through slots",
+            inner.wish.peer
+        );
         inner.side.close();
         while inner.spoke && !inner.side.discard() && Instant::now() < end {
             std::thread::yield_now();
@@ -300,7 +373,7 @@ impl Drop for VerbsStream {
 
 impl Inner {
     /// Takes what has come and goes on with what can; whether something moved.
-    fn progress(&mut self) -> bool {
+    pub(super) fn progress(&mut self) -> bool {
         self.turns = self.turns.wrapping_add(1);
         let mut moved = false;
         for rail in 0..self.rails.len() {
@@ -339,7 +412,7 @@ impl Inner {
     }
 
     /// Bytes of a message where so many are to be sent.
-    fn message_bytes(&self, bytes: usize) -> usize {
+    pub(super) fn message_bytes(&self, bytes: usize) -> usize {
         let most = SLOT_BYTES - HEAD_BYTES;
         let up = self.paths.iter().filter(|end| end.state == State::Up);
         let nearest = up.clone().map(|end| end.distance).min();
@@ -387,6 +460,11 @@ impl Inner {
             end.ended_one(slot);
             if slot as u64 != CREDIT {
                 self.outbox.ended(slot);
+                if completion.is_success()
+                    && let Some(placement) = self.placements.get_mut(slot).and_then(Option::take)
+                {
+                    self.outbox.delivered(placement.number);
+                }
             }
         }
         if !completion.is_success() {
@@ -412,6 +490,7 @@ impl Inner {
         };
         match Mark::decode(word) {
             Mark::Credit(consumed) => self.outbox.credit(consumed),
+            Mark::Placed(sequence) => self.inbox.arrive(sequence, completion.bytes(), true),
             Mark::Data(sequence) => {
                 let slot = usize::try_from(u64::from(sequence) % WINDOW).unwrap_or(0);
                 let mut head = [0; HEAD_BYTES];
@@ -426,11 +505,13 @@ impl Inner {
 
     /// A message is in its slot.
     fn arrive(&mut self, sequence: u32, consumed: u32, bytes: u32) -> Result<(), String> {
+        let placed = bytes & ELSEWHERE != 0;
+        let bytes = bytes & !ELSEWHERE;
         if bytes == 0 || bytes as usize > SLOT_BYTES - HEAD_BYTES {
             return Err(format!("{}: a message of {bytes} bytes", self.wish.peer));
         }
         self.outbox.credit(consumed)?;
-        self.inbox.arrive(sequence, bytes)
+        self.inbox.arrive(sequence, bytes, placed)
     }
 
     /// A message came by the socket.
@@ -449,7 +530,7 @@ impl Inner {
     }
 
     /// Posts what waits, by the paths in turn.
-    fn post(&mut self) {
+    pub(super) fn post(&mut self) {
         if !self.met || self.ended.is_some() {
             return;
         }
@@ -458,14 +539,20 @@ impl Inner {
             if matches!(way, Way::Nowhere) {
                 break;
             }
+            if let Way::Path(path) = way
+                && let Some(posted) = self.post_placed(path, number, slot, bytes)
+            {
+                if posted {
+                    self.outbox.posted(path);
+                }
+                continue;
+            }
+            self.fill(slot, bytes);
             let told = self.inbox.tell();
             let (base, bytes_here) = (slot * SLOT_BYTES, bytes as usize);
             match way {
                 Way::Path(path) => {
-                    let mut head = [0; HEAD_BYTES];
-                    head[..4].copy_from_slice(&told.to_le_bytes());
-                    head[4..].copy_from_slice(&bytes.to_le_bytes());
-                    self.rings.out.write(base, &head);
+                    self.write_head(slot, told, bytes);
                     let id = self.number(path, slot as u64);
                     let part = Some((base, HEAD_BYTES + bytes_here));
                     if self.post_one(path, id, Mark::Data(low(number)), part) {
@@ -483,6 +570,13 @@ impl Inner {
                 }
             }
         }
+    }
+
+    pub(super) fn write_head(&self, slot: usize, told: u32, bytes: u32) {
+        let mut head = [0; HEAD_BYTES];
+        head[..4].copy_from_slice(&told.to_le_bytes());
+        head[4..].copy_from_slice(&bytes.to_le_bytes());
+        self.rings.out.write(slot * SLOT_BYTES, &head);
     }
 
     /// Tells how much was consumed, where nothing goes back that could and the peer should hear of it.
@@ -540,6 +634,17 @@ impl Inner {
         } else {
             made.qp.post(last(local, inline)).map_err(|error| (0, error))
         };
+        self.account(path, id, bytes, posted)
+    }
+
+    /// Notes what became of requests that were posted; whether the path has the message.
+    pub(super) fn account(
+        &mut self,
+        path: usize,
+        id: u64,
+        bytes: usize,
+        posted: Result<(), (usize, VerbsError)>,
+    ) -> bool {
         match posted {
             Ok(()) => {
                 self.paths[path].posted_one(id, bytes);
