@@ -156,6 +156,8 @@ pub struct Config {
     shm_disable: bool,
     /// `RINGWAY_SINGLE_COPY`: whether ranks of one host read each other's buffers.
     pub single_copy: bool,
+    /// `RINGWAY_CHECKSUM`: what is sent to other hosts carries checksums.
+    pub checksum: bool,
     /// `RINGWAY_GPU`: whether communicators use a GPU where there is one.
     pub gpu: bool,
     /// `RINGWAY_GPU_CHANNELS`: communicators that move GPU memory by the host side by side.
@@ -253,6 +255,7 @@ impl Default for Config {
             require: Vec::new(),
             shm_disable: false,
             single_copy: true,
+            checksum: false,
             gpu: true,
             gpu_channels: 4,
             cuda_library: None,

@@ -173,7 +173,9 @@ fn frames(mut bytes: &[u8]) -> Vec<u8> {
             continue;
         }
         let length = u64::from(u16::from_le_bytes([b0, b1])) % 5000;
-        let kind = [Kind::Put, Kind::Signal, Kind::Announce][usize::from(kind % 3)];
+        let is_checked = kind & 0x40 != 0;
+        let kinds = [Kind::Put, Kind::Signal, Kind::Announce, Kind::Expose];
+        let kind = kinds[usize::from(kind % 4)];
         let header = Header {
             kind,
             context: Context::ALL[usize::from(context % 3)],
@@ -187,7 +189,12 @@ fn frames(mut bytes: &[u8]) -> Vec<u8> {
                 },
                 offset: u64::from(u16::from_le_bytes([o0, o1])) % 5000,
             },
-            bytes: if kind == Kind::Put { length } else { u64::from(choice / 128) },
+            bytes: match kind {
+                Kind::Put => length,
+                Kind::Expose => length % 600,
+                _ => u64::from(choice / 128),
+            },
+            check: (is_checked && kind == Kind::Put).then_some(u32::from(choice) << 24),
         };
         wire.extend_from_slice(&header.encode());
         let payload = usize::try_from(length).expect("below 5000").min(3 * rest.len());

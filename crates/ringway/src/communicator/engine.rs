@@ -39,6 +39,8 @@ pub(crate) struct Engine {
     pub(crate) patience: Patience,
     pub(crate) connections: Connections,
     pub(crate) rdma: super::rdma::Rdma,
+    /// Whether payloads between hosts carry checksums.
+    pub(crate) checks: bool,
     /// The other ranks of this host.
     pub(crate) neighbours: Arc<[Rank]>,
     /// Why each peer is not reached by shared memory.
@@ -293,7 +295,7 @@ impl Engine {
             } else {
                 let description = self.describe(*peer, &streams);
                 let link = tcp::link(*peer, streams, description).map_err(unmade)?;
-                self.links.insert(*peer, Box::new(link));
+                self.links.insert(*peer, Box::new(link.checking(self.checks)));
             }
             self.journal.wait_end();
         }
@@ -311,7 +313,8 @@ impl Engine {
             "Channel 00/0 : {rank}[{rank}] -> {peer}[{peer}] [send] via NET/IB/0 ({detail}; {reason})"
         );
         let description = LinkDescription { peer, transport: "NET/IB", detail, reason };
-        Ok(Box::new(FramedLink::over(peer, vec![stream], AHEAD, description)))
+        let link = FramedLink::over(peer, vec![stream], AHEAD, description);
+        Ok(Box::new(link.checking(self.checks)))
     }
 
     fn describe(&self, peer: Rank, streams: &[TcpStream]) -> LinkDescription {

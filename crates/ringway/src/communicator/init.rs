@@ -121,6 +121,7 @@ impl Communicator {
             patience: Patience::new(company, local < hosts.len(), config.spin),
             connections,
             rdma,
+            checks: config.checksum,
             neighbours: (0..size)
                 .filter(|peer| *peer != rank && hosts[*peer as usize] == hosts[rank as usize])
                 .collect(),

@@ -110,8 +110,8 @@ pub(super) static TABLE: &[Entry] = &[
         |c| c.transport.to_string()),
     entry(TRANSPORT, "RINGWAY_REQUIRE", "list of shm, rdma, gdr, p2p, rails=N",
         "What the job insists on; anything worse, or a word that is not understood, is an error \
-         at start. This version can meet shm, and rails=N: so many network interfaces, side by side, \
-         between any two hosts.",
+         at start. This version can meet shm, rdma, and rails=N: so many network interfaces, side by \
+         side, between any two hosts.",
         |c, v| put(&mut c.require, Ok(parse::words(v).into_iter().map(Requirement::parse).collect())),
         |c| list_or(&c.require, "nothing")),
     entry(TRANSPORT, "NCCL_SHM_DISABLE", "0 or 1",
@@ -124,6 +124,11 @@ pub(super) static TABLE: &[Entry] = &[
          process is allowed to read another's memory.",
         |c, v| put(&mut c.single_copy, parse::boolean(v)),
         |c| u8::from(c.single_copy).to_string()),
+    entry(TRANSPORT, "RINGWAY_CHECKSUM", "0 or 1",
+        "1: every part of a message that this rank sends to another host carries its CRC32C, which the \
+         receiver compares; a difference ends the call with an error that names the two ranks.",
+        |c, v| put(&mut c.checksum, parse::boolean(v)),
+        |c| u8::from(c.checksum).to_string()),
     entry(TRANSPORT, "RINGWAY_GPU", "0 or 1",
         "Whether communicators use the GPU that is current when they are made, where there is one. 0: host \
          memory only, and no driver is opened.",

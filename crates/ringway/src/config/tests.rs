@@ -86,6 +86,7 @@ fn good_values_are_taken_without_a_word() {
         ("NCCL_IB_AR_THRESHOLD", "4K", "4096"),
         ("NCCL_CROSS_NIC", "1", "1"),
         ("RINGWAY_RDMA_REGISTER", "0", "0"),
+        ("RINGWAY_CHECKSUM", "1", "1"),
         ("NCCL_NET", "ib", "IB"),
         ("NCCL_BUFFSIZE", "8388608", "8M"),
         ("RINGWAY_MAX_BYTES", "1.5G", "1536M"),

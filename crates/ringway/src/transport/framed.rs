@@ -87,7 +87,7 @@ impl<S: Stream> FramedLink<S> {
         description: LinkDescription,
     ) -> Self {
         let connections =
-            streams.into_iter().map(|stream| Connection::new(stream, ahead)).collect();
+            streams.into_iter().map(|stream| Connection::new(peer, stream, ahead)).collect();
         let blank = || Current {
             sequence: None,
             scratch: Area { address: std::ptr::null_mut(), bytes: 0 },
@@ -101,6 +101,12 @@ impl<S: Stream> FramedLink<S> {
         Self { peer, connections, contexts: [blank(), blank(), blank()], description }
     }
 
+    /// Sends a CRC32C with every payload if `checks`; what comes with one is always checked.
+    pub(crate) fn checking(mut self, checks: bool) -> Self {
+        self.connections.iter_mut().for_each(|connection| connection.set_checks(checks));
+        self
+    }
+
     fn connection(&self, lane: usize) -> usize {
         lane % self.connections.len()
     }
@@ -110,7 +116,7 @@ impl<S: Stream> FramedLink<S> {
         let sequence = current.sequence.unwrap_or(u64::MAX);
         let tag = OperationTag { sequence, tag: current.tags.0 };
         let target = Remote { region: Region::Scratch, offset: 0 };
-        Header { kind, context, tag, flag, target, bytes: 0 }
+        Header { kind, context, tag, flag, target, bytes: 0, check: None }
     }
 
     /// Makes an operation's memory known to the streams, and tells the peer where it may write.

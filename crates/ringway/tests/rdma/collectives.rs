@@ -44,6 +44,63 @@ fn two_rails_ipv6_three_queue_pairs() {
     );
 }
 
+/// Takes the IPv4 addresses off both rails until it is dropped.
+struct WithoutIpv4(Vec<(String, String)>);
+
+impl WithoutIpv4 {
+    fn begin() -> Self {
+        let mut taken = Vec::new();
+        for interface in ["ra0", "rb0", "ra1", "rb1"] {
+            let shown = ip(&["-4", "-o", "address", "show", "dev", interface]);
+            let address = shown.split_whitespace().skip_while(|word| *word != "inet").nth(1);
+            let address = address.unwrap().to_owned();
+            ip(&["address", "del", &address, "dev", interface]);
+            taken.push((address, interface.to_owned()));
+        }
+        Self(taken)
+    }
+}
+
+impl Drop for WithoutIpv4 {
+    fn drop(&mut self) {
+        for (address, interface) in &self.0 {
+            ip(&["address", "add", address, "dev", interface]);
+        }
+    }
+}
+
+fn ip(words: &[&str]) -> String {
+    let done = std::process::Command::new("ip").args(words).output().unwrap();
+    assert!(done.status.success(), "ip {words:?}: {done:?}");
+    String::from_utf8_lossy(&done.stdout).into_owned()
+}
+
+/// A fabric that has no IPv4 at all, and settings that say nothing of addresses.
+#[test]
+#[ignore = "needs the RDMA machine: .ci/rdma"]
+fn a_fabric_of_ipv6_alone() {
+    if !is_here() {
+        return;
+    }
+    let _watchdog = watchdog("collectives::a_fabric_of_ipv6_alone");
+    let _without = WithoutIpv4::begin();
+    let before = sent("ra0") + sent("ra1");
+    world_each(
+        2,
+        |rank| {
+            let mut config = Hosts::Rdma(BOTH).config(rank, settings(&[]));
+            config.rdma.family = None;
+            config
+        },
+        |comm| {
+            let comm = comm.unwrap();
+            assert_eq!(comm.carrier(1 - comm.rank()), "NET/IB");
+            all_reduce(&comm, 300_000);
+        },
+    );
+    assert!(sent("ra0") + sent("ra1") - before > 600_000, "the rails were not used");
+}
+
 /// Parts by all queue pairs at once, and packets that may overtake each other.
 #[test]
 #[ignore = "needs the RDMA machine: .ci/rdma"]

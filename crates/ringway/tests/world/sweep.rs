@@ -74,12 +74,16 @@ impl Hosts {
             Self::One => set("RINGWAY_TRANSPORT", "shm"),
             Self::Each => set("RINGWAY_TRANSPORT", "tcp"),
             Self::Pairs => set("NCCL_HOSTID", &format!("host{}", rank / 2)),
-            Self::Mixed => set("NCCL_HOSTID", &format!("host{}", rank % 2)),
+            Self::Mixed => {
+                set("NCCL_HOSTID", &format!("host{}", rank % 2));
+                set("RINGWAY_CHECKSUM", "1");
+            }
             Self::Rdma(Rails { both, family, queue_pairs }) => {
                 set("RINGWAY_TRANSPORT", "verbs");
                 let side = if rank.is_multiple_of(2) { "rxea" } else { "rxeb" };
                 set("NCCL_IB_HCA", &if both { side.to_owned() } else { format!("={side}0") });
                 set("NCCL_IB_ADDR_FAMILY", family);
+                set("RINGWAY_CHECKSUM", if family == "AF_INET6" { "1" } else { "0" });
                 set("NCCL_IB_QPS_PER_CONNECTION", queue_pairs);
                 // Short waits fail at random where two processors are emulated.
                 set("NCCL_IB_TIMEOUT", "19");

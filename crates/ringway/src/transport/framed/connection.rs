@@ -11,6 +11,7 @@ use rustix::event::PollFlags;
 use super::super::{Area, Context};
 use super::frame::{HEADER_BYTES, Header, Kind};
 use super::stream::{Arrival, EXPOSURE_BYTES_MOST, Exposure, Placing, Stream};
+use crate::plan::types::Rank;
 
 /// Bytes read ahead: several small frames in one system call.
 pub(crate) const AHEAD: usize = 64 << 10;
@@ -90,6 +91,7 @@ struct Arriving {
 /// See the module's text.
 #[derive(Debug)]
 pub(super) struct Connection<S> {
+    peer: Rank,
     stream: S,
     ahead: Box<[u8]>,
     /// Read ahead and not used yet: `ahead[start..end]`.
@@ -107,6 +109,9 @@ pub(super) struct Connection<S> {
     sending: Option<(Context, usize)>,
     /// Lanes whose puts were placed, and the tickets with which their sources are released.
     placed: Vec<((Context, usize), u64)>,
+    /// Whether payloads are sent with a checksum, and those of puts that are not all sent.
+    checks: bool,
+    checksums: Vec<((Context, usize), u32)>,
     /// What the peer says of its memory, as it arrives.
     exposure: Box<[u8; EXPOSURE_BYTES_MOST]>,
     /// Frames without payload that wait to be sent.
@@ -123,9 +128,10 @@ pub(super) struct Connection<S> {
 unsafe impl<S: Send> Send for Connection<S> {}
 
 impl<S: Stream> Connection<S> {
-    /// A connection over a stream, of which up to `ahead` bytes are read ahead.
-    pub(super) fn new(stream: S, ahead: usize) -> Self {
+    /// A connection to a peer over a stream, of which up to `ahead` bytes are read ahead.
+    pub(super) fn new(peer: Rank, stream: S, ahead: usize) -> Self {
         Self {
+            peer,
             stream,
             ahead: vec![0; ahead.max(HEADER_BYTES)].into_boxed_slice(),
             start: 0,
@@ -137,6 +143,8 @@ impl<S: Stream> Connection<S> {
             silent: 0,
             sending: None,
             placed: Vec::new(),
+            checks: false,
+            checksums: Vec::new(),
             exposure: Box::new([0; EXPOSURE_BYTES_MOST]),
             queue: Vec::with_capacity(1024),
             owed: 0,
@@ -193,7 +201,7 @@ impl<S: Stream> Connection<S> {
         if *cursor < whole && self.sending.is_some_and(|sending| sending != owner) {
             return Ok(false);
         }
-        let encoded = header.encode();
+        let encoded = Header { check: self.checksum(put, *cursor), ..*header }.encode();
         let eager = if self.stream.places() { EAGER } else { usize::MAX };
         let enough = cursor.saturating_add(eager);
         while *cursor < whole {
@@ -249,6 +257,7 @@ impl<S: Stream> Connection<S> {
         if self.sending == Some(owner) {
             self.sending = None;
         }
+        self.checksums.retain(|(other, _)| *other != owner);
         let Some(at) = self.placed.iter().position(|(other, _)| *other == owner) else {
             return Ok(true);
         };
@@ -257,6 +266,25 @@ impl<S: Stream> Connection<S> {
             self.placed.swap_remove(at);
         }
         Ok(released)
+    }
+
+    pub(super) fn set_checks(&mut self, checks: bool) {
+        self.checks = checks;
+    }
+
+    /// The checksum of a put, until all of it is sent.
+    fn checksum(&mut self, put: &Put<'_>, cursor: usize) -> Option<u32> {
+        if !self.checks || put.bytes == 0 || cursor >= HEADER_BYTES {
+            return None;
+        }
+        if let Some((_, known)) = self.checksums.iter().find(|(owner, _)| *owner == put.owner) {
+            return Some(*known);
+        }
+        // SAFETY: a span of this rank's memory that nobody writes before the put is complete; see `put`.
+        let payload = unsafe { std::slice::from_raw_parts(put.source, put.bytes) };
+        let checksum = crc32c::crc32c(payload);
+        self.checksums.push((put.owner, checksum));
+        Some(checksum)
     }
 
     /// Makes memory known to the stream, and says what the peer must know to write there.
@@ -324,8 +352,9 @@ impl<S: Stream> Connection<S> {
                     arriving.take(ready);
                 }
                 if arriving.missing == 0 {
-                    let header = arriving.header;
+                    let Arriving { header, address, .. } = *arriving;
                     self.arriving = None;
+                    self.check(&header, address)?;
                     self.land(&header, receiver)?;
                     moved = true;
                     continue;
@@ -401,6 +430,25 @@ impl<S: Stream> Connection<S> {
             Admission::Done => receiver.land(&header),
             Admission::Skip | Admission::Hold => {}
         }
+    }
+
+    /// Compares a payload, which ends at an address, with the checksum that came with it.
+    fn check(&self, header: &Header, end: *mut u8) -> Result<(), Failure> {
+        let (Some(sent), Ok(bytes)) = (header.check, usize::try_from(header.bytes)) else {
+            return Ok(());
+        };
+        // SAFETY: `admit` gave room for the whole payload, all of which has come; the plan lets nobody
+        // else touch it until the put has landed.
+        let payload = unsafe { std::slice::from_raw_parts(end.wrapping_sub(bytes), bytes) };
+        let came = crc32c::crc32c(payload);
+        if came == sent {
+            return Ok(());
+        }
+        Err(Failure::Broken(format!(
+            "{bytes} bytes that rank {} sent in operation {} came damaged: their CRC32C is {came:#010x} \
+             and was {sent:#010x}; look at memory, adapters and switches between these hosts",
+            self.peer, header.tag.sequence
+        )))
     }
 
     /// All of a frame is there.
@@ -505,123 +553,4 @@ fn receive_in_place(stream: &impl Stream, arriving: &mut Arriving) -> Arrival {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::super::OperationTag;
-    use super::*;
-    use crate::plan::plan::{Region, Remote};
-    use std::collections::VecDeque;
-    use std::os::fd::AsFd;
-    use std::sync::Mutex;
-
-    /// A socket that counts how it is read.
-    #[derive(Debug)]
-    struct Counted {
-        bytes: Mutex<VecDeque<u8>>,
-        rooms: Mutex<Vec<usize>>,
-        descriptor: std::fs::File,
-    }
-
-    impl Stream for Counted {
-        fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-            Ok(parts.iter().map(|part| part.len()).sum())
-        }
-
-        fn receive(&self, room: &mut [u8]) -> Arrival {
-            let mut bytes = self.bytes.lock().unwrap();
-            self.rooms.lock().unwrap().push(room.len());
-            let got = bytes.len().min(room.len());
-            room.iter_mut().zip(bytes.drain(..got)).for_each(|(to, from)| *to = from);
-            if got == 0 { Arrival::Nothing } else { Arrival::Bytes(got) }
-        }
-
-        fn wakes(&self) -> bool {
-            true
-        }
-
-        fn interest(&self, wanted: PollFlags) -> Option<(BorrowedFd<'_>, PollFlags)> {
-            Some((self.descriptor.as_fd(), wanted))
-        }
-    }
-
-    /// Takes every payload into one buffer.
-    struct Taker {
-        buffer: Vec<u8>,
-        landed: usize,
-    }
-
-    impl Receiver for Taker {
-        fn admit(&self, _header: &Header) -> Result<Admission, Failure> {
-            Ok(Admission::Payload(self.buffer.as_ptr().cast_mut()))
-        }
-
-        fn land(&mut self, _header: &Header) {
-            self.landed += 1;
-        }
-
-        fn expose(&mut self, _header: &Header, _exposure: Exposure) {}
-    }
-
-    fn connection(payloads: &[usize]) -> Connection<Counted> {
-        let mut bytes = VecDeque::new();
-        for payload in payloads {
-            let header = Header {
-                kind: Kind::Put,
-                context: Context::Collective,
-                tag: OperationTag { sequence: 1, tag: 1 },
-                flag: Some(0),
-                target: Remote { region: Region::Scratch, offset: 0 },
-                bytes: *payload as u64,
-            };
-            bytes.extend(header.encode());
-            bytes.extend(std::iter::repeat_n(7, *payload));
-        }
-        let descriptor = std::fs::File::open("/dev/null").unwrap();
-        let stream = Counted { bytes: Mutex::new(bytes), rooms: Mutex::default(), descriptor };
-        Connection::new(stream, AHEAD)
-    }
-
-    fn rooms(connection: &Connection<Counted>) -> Vec<usize> {
-        std::mem::take(&mut connection.stream.rooms.lock().unwrap())
-    }
-
-    #[test]
-    fn what_came_alone_costs_one_read() {
-        let mut one = connection(&[8]);
-        let mut taker = Taker { buffer: vec![0; 8], landed: 0 };
-        assert!(one.receive(&mut taker).unwrap());
-        assert_eq!((taker.landed, rooms(&one).len()), (1, 1));
-        assert_eq!(taker.buffer, [7; 8]);
-    }
-
-    #[test]
-    fn behind_a_long_payload_the_next_lands_in_place() {
-        const LONG: usize = 256 << 10;
-        let mut one = connection(&[LONG, LONG, LONG, 8, 8]);
-        let mut taker = Taker { buffer: vec![0; LONG], landed: 0 };
-        while one.receive(&mut taker).unwrap() {}
-        assert_eq!(taker.landed, 5);
-        let rooms = rooms(&one);
-        // Only the first, which nobody could foresee, goes by way of the read-ahead buffer.
-        assert_eq!(rooms.iter().filter(|room| **room == AHEAD).count(), 2, "{rooms:?}");
-        assert!(rooms.contains(&AHEAD_LONG) && rooms.len() <= 8, "{rooms:?}");
-    }
-
-    #[test]
-    fn a_silent_connection_is_mostly_left_alone() {
-        let mut one = connection(&[]);
-        let mut taker = Taker { buffer: Vec::new(), landed: 0 };
-        for _ in 0..1000 {
-            assert!(!one.poll(&mut taker).unwrap());
-        }
-        let reads = rooms(&one).len();
-        assert!((100..200).contains(&reads), "{reads}");
-        // What a lane has looked at is not looked at again in the same turn.
-        one.receive(&mut taker).unwrap();
-        one.silent = 0;
-        assert_eq!(rooms(&one).len(), 1);
-        one.poll(&mut taker).unwrap();
-        assert_eq!(rooms(&one).len(), 0);
-        one.poll(&mut taker).unwrap();
-        assert_eq!(rooms(&one).len(), 1);
-    }
-}
+mod tests;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!  0        2      3         4      6        8     12          16         24       32      40
-//!  ├─magic──┼─kind─┼─context─┼─flag─┼─region─┼─tag─┼─reserved──┼─sequence─┼─offset─┼─bytes─┤ payload…
+//!  ├─magic──┼─kind─┼─context─┼─flag─┼─region─┼─tag─┼───check───┼─sequence─┼─offset─┼─bytes─┤ payload…
 //! ```
 //!
 //! All numbers are little-endian. `region` is 0xffff for scratch, else the number of an output;
@@ -20,6 +20,8 @@ pub(crate) const HEADER_BYTES: usize = 40;
 
 const MAGIC: u16 = 0x5752;
 const NOTHING: u16 = 0xffff;
+/// In the place of the kind: a put whose payload has this CRC32C.
+const CHECKED_PUT: u8 = 4;
 
 /// What a frame is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +45,7 @@ struct Wire {
     flag: U16,
     region: U16,
     tag: U32,
-    reserved: U32,
+    check: U32,
     sequence: U64,
     offset: U64,
     bytes: U64,
@@ -60,6 +62,8 @@ pub(crate) struct Header {
     pub(crate) flag: Option<Flag>,
     pub(crate) target: Remote,
     pub(crate) bytes: u64,
+    /// CRC32C of a put's payload, where it is to be checked.
+    pub(crate) check: Option<u32>,
 }
 
 impl Header {
@@ -70,12 +74,12 @@ impl Header {
         };
         let wire = Wire {
             magic: MAGIC.into(),
-            kind: self.kind as u8,
+            kind: if self.check.is_some() { CHECKED_PUT } else { self.kind as u8 },
             context: self.context as u8,
             flag: self.flag.unwrap_or(NOTHING).into(),
             region: region.into(),
             tag: self.tag.tag.into(),
-            reserved: 0.into(),
+            check: self.check.unwrap_or(0).into(),
             sequence: self.tag.sequence.into(),
             offset: self.target.offset.into(),
             bytes: self.bytes.into(),
@@ -92,7 +96,7 @@ impl Header {
             return Err(format!("a frame begins with {:#06x}, not {MAGIC:#06x}", wire.magic.get()));
         }
         let kind = match wire.kind {
-            0 => Kind::Put,
+            0 | CHECKED_PUT => Kind::Put,
             1 => Kind::Signal,
             2 => Kind::Announce,
             3 => Kind::Expose,
@@ -122,6 +126,7 @@ impl Header {
             flag,
             target: Remote { region, offset: wire.offset.get() },
             bytes: wire.bytes.get(),
+            check: (wire.kind == CHECKED_PUT).then(|| wire.check.get()),
         })
     }
 }
@@ -139,7 +144,7 @@ mod tests {
             header[32..].copy_from_slice(&rest.to_le_bytes());
             let _ = Header::decode(&header);
             header[..2].copy_from_slice(&MAGIC.to_le_bytes());
-            header[2] %= 5;
+            header[2] %= 6;
             header[3] %= 4;
             if let Ok(decoded) = Header::decode(&header) {
                 prop_assert_eq!(Header::decode(&decoded.encode()), Ok(decoded));
