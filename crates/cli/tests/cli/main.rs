@@ -8,6 +8,7 @@ mod doctor;
 mod fakes;
 mod gpu;
 mod help;
+mod hostile;
 mod hosts;
 mod jobs;
 mod logs;
