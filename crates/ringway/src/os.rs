@@ -5,7 +5,7 @@
 
 #![allow(
     unsafe_code,
-    reason = "getifaddrs hands out a C list, inherited descriptors are plain numbers, ioctl takes a pointer, process_vm_readv an address"
+    reason = "getifaddrs hands out a C list, inherited descriptors are plain numbers, ioctl takes a pointer, process_vm_readv an address, masks of signals are C's"
 )]
 
 use std::ffi::CStr;
@@ -21,6 +21,35 @@ pub(crate) fn allowed_cpus() -> Option<CpuSet> {
     let mask = rustix::thread::sched_getaffinity(None).ok()?;
     let numbers = (0_u32..).zip(0..rustix::thread::CpuSet::MAX_CPU);
     Some(numbers.filter(|(_, cpu)| mask.is_set(*cpu)).map(|(cpu, _)| cpu).collect())
+}
+
+/// Does something that starts a thread, which then takes no signals.
+pub(crate) fn without_signals<R>(start: impl FnOnce() -> R) -> R {
+    // SAFETY: a set of signals is plain numbers, for which zeros are a value.
+    let mut all: libc::sigset_t = unsafe { std::mem::zeroed() };
+    let mut before = all;
+    // SAFETY: a place for a set.
+    unsafe { libc::sigfillset(&raw mut all) };
+    // SAFETY: both are sets; the mask is this thread's own.
+    let blocked =
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before) };
+    let outcome = start();
+    if blocked == 0 {
+        // SAFETY: `before` is what the mask was.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut()) };
+    }
+    outcome
+}
+
+/// Lets this thread run on any processor, and as others do, whatever the thread that started it was held to.
+pub(crate) fn run_anywhere() {
+    let mut all = rustix::thread::CpuSet::new();
+    (0..rustix::thread::CpuSet::MAX_CPU).for_each(|cpu| all.set(cpu));
+    // Where it is not allowed the thread runs as it did.
+    let _affinity = rustix::thread::sched_setaffinity(None, &all);
+    let plain = libc::sched_param { sched_priority: 0 };
+    // SAFETY: a plain structure that the call reads.
+    let _policy = unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const plain) };
 }
 
 /// One address of one network interface that is up.

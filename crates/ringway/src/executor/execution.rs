@@ -249,6 +249,7 @@ impl Execution {
             let steps = &prepared.plan.lanes[lane];
             let mut looked = false;
             while let Some(step) = steps.get(state.lanes[lane].step) {
+                let cursor = state.lanes[lane].cursor;
                 match state.step(prepared, (lane, step), neighbours, fabric)? {
                     None => {
                         state.lanes[lane].step += 1;
@@ -259,6 +260,8 @@ impl Execution {
                         }
                     }
                     Some(peer) => {
+                        // A part of a put is something too.
+                        moved |= state.lanes[lane].cursor != cursor;
                         blocked = blocked.or(Some(peer));
                         break;
                     }

@@ -251,6 +251,9 @@ impl<S: Stream> Link for FramedLink<S> {
     fn end(&mut self, context: Context, _received: &[(Flag, u32)]) {
         self.contexts[context as usize].sequence = None;
         self.contexts[context as usize].known.clear();
+        if self.contexts.iter().all(|current| current.sequence.is_none()) {
+            self.connections[0].forget();
+        }
     }
 
     fn disarm(&self) {

@@ -1,6 +1,7 @@
 //! RDMA: reliable connections over InfiniBand and RoCE.
 
 pub(crate) mod adapter;
+mod arrive;
 mod flow;
 mod monitor;
 mod near;

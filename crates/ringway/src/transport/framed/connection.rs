@@ -292,6 +292,11 @@ impl<S: Stream> Connection<S> {
         self.stream.expose(area)
     }
 
+    /// See [`Stream::forget`].
+    pub(super) fn forget(&self) {
+        self.stream.forget();
+    }
+
     /// See [`Stream::disarm`].
     pub(super) fn disarm(&self) {
         self.stream.disarm();
@@ -372,6 +377,7 @@ impl<S: Stream> Connection<S> {
                         }
                         Arrival::Placed(got) => {
                             self.take_placed(got);
+                            budget = budget.saturating_sub(got);
                             moved = true;
                             continue;
                         }
@@ -521,7 +527,7 @@ impl<S: Stream> Connection<S> {
             }
             Arrival::Placed(bytes) => {
                 self.take_placed(bytes);
-                Some((0, true))
+                Some((bytes, true))
             }
             Arrival::Nothing => None,
             Arrival::End(cause) => {

@@ -38,6 +38,9 @@ pub(crate) trait Stream: Send + std::fmt::Debug {
         None
     }
 
+    /// No operation is under way: what was made known may be forgotten.
+    fn forget(&self) {}
+
     /// Sends bytes straight to where the peer exposed memory for them: as many as go now, in their order among all that is sent.
     ///
     /// # Safety
@@ -102,7 +105,8 @@ impl Exposure {
     /// Where so many bytes at an offset lie; nothing where they are not all in it.
     pub(crate) fn at(&self, offset: u64, bytes: u64) -> Option<u64> {
         let end = offset.checked_add(bytes)?;
-        (end <= self.bytes).then(|| self.address.checked_add(offset)).flatten()
+        self.address.checked_add(end)?;
+        (end <= self.bytes).then(|| self.address + offset)
     }
 }
 
@@ -158,5 +162,7 @@ mod tests {
         assert_eq!(exposure.at(90, 10), Some((1 << 20) + 90));
         assert_eq!(exposure.at(91, 10), None);
         assert_eq!(exposure.at(u64::MAX, 1), None);
+        let last = Exposure { address: u64::MAX - 10, bytes: 100, keys: Vec::new() };
+        assert_eq!((last.at(0, 10), last.at(0, 11)), (Some(u64::MAX - 10), None));
     }
 }

@@ -9,6 +9,9 @@
 //! the monitor            poll ───────────────► busy ─► read ─► mark ─► not busy
 //! ```
 //!
+//! Another thread may get the address before that event is there. From when pages go to when their event was read the kernel refuses to
+//! change protections ("try again"), so whoever asks has it change that of a page nobody uses first.
+//!
 //! Only private memory without a file is watched, the whole mapping at a time: a mapping that is watched in parts could no longer
 //! be moved by `realloc`. Nothing is protected, so no access ever faults.
 //!
@@ -21,15 +24,22 @@ use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::mm::UserfaultfdFlags;
+use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous};
+
+use crate::os;
 
 /// Ranges that are watched at a time.
-const WATCHED_MOST: usize = 512;
+const WATCHED_MOST: usize = 2048;
 
-/// Since this kernel a process that forks keeps the pages that adapters have, and the child gets copies.
-const KERNEL_LEAST: (u32, u32) = (5, 12);
+/// Since 5.12 a process that forks keeps the pages that adapters have, and the child gets copies; since 5.16 the kernel counts
+/// who is about to tell of memory that goes.
+const KERNEL_LEAST: (u32, u32) = (5, 16);
+
+/// How long the kernel may take to tell.
+const SETTLE_MOST: Duration = Duration::from_millis(2);
 
 /// Of the kernel's `linux/userfaultfd.h`.
 mod abi {
@@ -61,10 +71,20 @@ mod abi {
         pub(super) ioctls: u64,
     }
 
+    /// With mode 0: takes protection away, where there is any.
+    #[repr(C)]
+    pub(super) struct WriteProtect {
+        pub(super) start: u64,
+        pub(super) bytes: u64,
+        pub(super) mode: u64,
+    }
+
     use rustix::ioctl::opcode::read_write;
 
     pub(super) const IOCTL_API: libc::Ioctl = read_write::<Api>(0xaa, 0x3f) as libc::Ioctl;
     pub(super) const IOCTL_REGISTER: libc::Ioctl = read_write::<Register>(0xaa, 0) as libc::Ioctl;
+    pub(super) const IOCTL_PROTECT: libc::Ioctl =
+        read_write::<WriteProtect>(0xaa, 6) as libc::Ioctl;
 }
 
 /// A range, as the monitor's thread finds it: `end` is 0 where there is none.
@@ -85,6 +105,10 @@ struct Monitor {
     busy: AtomicBool,
     /// Slots that are taken, for those who take them.
     taken: Mutex<Box<[bool]>>,
+    /// A page that is watched, and used for nothing else.
+    page: usize,
+    /// Whether the thread listens.
+    listens: AtomicBool,
 }
 
 /// A range that is watched, as long as this lives.
@@ -94,12 +118,19 @@ pub(super) struct Watched {
     slot: usize,
 }
 
+static MONITOR: OnceLock<Result<Monitor, String>> = OnceLock::new();
+
+/// Whether all memory that went before this call is marked. `false` where the kernel does not come to an end with it: nothing is
+/// known then.
+pub(super) fn is_settled() -> bool {
+    MONITOR.get().is_some_and(|made| made.as_ref().is_ok_and(Monitor::is_settled))
+}
+
 /// Watches a range from now on. Registered after this, it is what it was as long as it is intact.
 ///
 /// # Errors
 /// Why it cannot be watched, in words.
 pub(super) fn watch(range: &Range<usize>) -> Result<Watched, String> {
-    static MONITOR: OnceLock<Result<Monitor, String>> = OnceLock::new();
     static STARTED: OnceLock<Result<(), String>> = OnceLock::new();
     let monitor = MONITOR.get_or_init(Monitor::new).as_ref().map_err(Clone::clone)?;
     STARTED.get_or_init(|| monitor.start()).clone()?;
@@ -114,11 +145,8 @@ pub(super) fn watch(range: &Range<usize>) -> Result<Watched, String> {
 }
 
 impl Watched {
-    /// Whether no page of the range has gone since it is watched.
+    /// Whether no page of the range has gone between when it was first watched and when all was settled ([`is_settled`]).
     pub(super) fn is_intact(&self) -> bool {
-        while self.monitor.busy.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
         self.monitor.slots[self.slot].intact.load(Ordering::SeqCst)
     }
 }
@@ -136,7 +164,7 @@ impl Monitor {
         let release = rustix::system::uname();
         let release = release.release().to_string_lossy();
         if version(&release).is_none_or(|found| found < KERNEL_LEAST) {
-            return Err(format!("Linux {release} is older than 5.12, where a fork may move pages"));
+            return Err(format!("Linux {release} is older than 5.16"));
         }
         let flags = UserfaultfdFlags::CLOEXEC
             | UserfaultfdFlags::NONBLOCK
@@ -156,6 +184,12 @@ impl Monitor {
             let error = io::Error::last_os_error();
             return Err(format!("userfaultfd does not tell of memory that goes: {error}"));
         }
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+        let bytes = rustix::param::page_size();
+        // SAFETY: a new mapping, at an address of the kernel's choice.
+        let page = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, rights, flags) };
+        let page = page.map_err(|error| format!("a page of memory: {error}"))?;
         let slot = || Slot {
             start: AtomicUsize::new(0),
             end: AtomicUsize::new(0),
@@ -167,17 +201,58 @@ impl Monitor {
             slots: (0..WATCHED_MOST).map(|_| slot()).collect(),
             busy: AtomicBool::new(false),
             taken: Mutex::new(vec![false; WATCHED_MOST].into()),
+            page: page.addr(),
+            listens: AtomicBool::new(false),
         })
     }
 
     fn start(&'static self) -> Result<(), String> {
+        self.register(&(self.page..self.page + rustix::param::page_size()))?;
         let thread = std::thread::Builder::new().name("ringway-memory".to_owned());
-        let started = thread.spawn(|| self.listen());
-        started.map(|_| ()).map_err(|error| format!("cannot start a thread: {error}"))
+        // A handler that frees memory would wait for the thread it runs on.
+        let spawned = os::without_signals(|| thread.spawn(|| self.listen()));
+        spawned.map_err(|error| format!("cannot start a thread: {error}"))?;
+        // Its beginning takes memory: nothing else may be watched before.
+        let started = Instant::now();
+        while !self.listens.load(Ordering::SeqCst) {
+            if started.elapsed() > Duration::from_secs(5) {
+                return Err("a thread does not start".to_owned());
+            }
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        Ok(())
     }
 
-    /// Hears of memory that goes, for ever.
+    fn is_settled(&self) -> bool {
+        let started = Instant::now();
+        loop {
+            let mut nothing = abi::WriteProtect {
+                start: self.page as u64,
+                bytes: rustix::param::page_size() as u64,
+                mode: 0,
+            };
+            let events = self.events.as_raw_fd();
+            // SAFETY: the structure is the one that this request reads, of a page that nobody uses.
+            let code = unsafe { libc::ioctl(events, abi::IOCTL_PROTECT, &raw mut nothing) };
+            if code == 0 {
+                break;
+            }
+            let again = io::Error::last_os_error().raw_os_error() == Some(libc::EAGAIN);
+            if !again || started.elapsed() > SETTLE_MOST {
+                return false;
+            }
+            std::thread::yield_now();
+        }
+        while self.busy.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        true
+    }
+
+    /// Hears of memory that goes, for ever, on any processor: whoever frees waits for it.
     fn listen(&self) -> ! {
+        os::run_anywhere();
+        self.listens.store(true, Ordering::SeqCst);
         let mut message = [0_u8; abi::MESSAGE_BYTES];
         loop {
             let ready = PollFd::from_borrowed_fd(self.events.as_fd(), PollFlags::IN);
@@ -287,9 +362,7 @@ mod tests {
     use std::io::Write as _;
     use std::ptr;
 
-    use rustix::mm::{
-        Advice, MapFlags, MremapFlags, ProtFlags, madvise, mmap_anonymous, mremap, munmap,
-    };
+    use rustix::mm::{Advice, MremapFlags, madvise, mremap, munmap};
 
     use super::*;
 
@@ -309,6 +382,10 @@ mod tests {
         unsafe { munmap(ptr::with_exposed_provenance_mut(at), bytes) }.expect("it was mapped");
     }
 
+    fn is_intact(watched: &Watched) -> bool {
+        is_settled() && watched.is_intact()
+    }
+
     /// What a kernel without it says is no fault of the code under test.
     fn watched(range: Range<usize>) -> Option<Watched> {
         match watch(&range) {
@@ -323,16 +400,48 @@ mod tests {
 
     #[test]
     fn memory_that_is_freed_and_taken_again_is_not_what_it_was() {
+        let mut same = 0;
         for _ in 0..100 {
             let at = pages(0, BYTES);
             let Some(watched) = watched(at..at + BYTES) else { return };
-            assert!(watched.is_intact());
+            assert!(is_intact(&watched));
             free(at, BYTES);
             let again = pages(at, BYTES);
-            assert_eq!(again, at, "the test is about one address");
-            assert!(!watched.is_intact());
+            same += usize::from(again == at);
+            assert!(!is_intact(&watched));
             free(again, BYTES);
         }
+        // Others of this process may take it in between, but not always.
+        assert!(same > 0, "no address came again");
+    }
+
+    /// One thread frees, another takes the address at once, before the first has come back from freeing.
+    #[test]
+    fn another_thread_that_gets_the_address_is_told_too() {
+        let mut rounds = 0;
+        for _ in 0..300 {
+            let at = pages(0, BYTES);
+            let Some(watched) = watched(at..at + BYTES) else { return };
+            let started = Instant::now();
+            std::thread::scope(|scope| {
+                scope.spawn(|| free(at, BYTES));
+                let mut got = false;
+                // Some other thread of this process may be faster, and keep it.
+                while !got && started.elapsed() < Duration::from_millis(200) {
+                    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+                    let rights = ProtFlags::READ | ProtFlags::WRITE;
+                    let place = ptr::without_provenance_mut(at);
+                    // SAFETY: nothing is replaced: it fails where something is.
+                    got = unsafe { mmap_anonymous(place, BYTES, rights, flags) }.is_ok();
+                }
+                if got {
+                    assert!(!is_intact(&watched), "what was there counts for what is there now");
+                    rounds += 1;
+                    free(at, BYTES);
+                }
+            });
+        }
+        assert!(rounds > 0, "nobody else ever got the address");
     }
 
     #[test]
@@ -343,13 +452,13 @@ mod tests {
         let last = ptr::with_exposed_provenance_mut(at + BYTES - 4096);
         // SAFETY: a page of this test, which nobody refers to.
         unsafe { madvise(last, 4096, Advice::LinuxDontNeed) }.unwrap();
-        assert!(half.is_intact() && !whole.is_intact());
+        assert!(is_intact(&half) && !is_intact(&whole));
         let place = ptr::with_exposed_provenance_mut(at);
         // SAFETY: as above.
         let moved = unsafe { mremap(place, BYTES, 1 << 20, MremapFlags::MAYMOVE) }.unwrap();
-        assert_eq!(half.is_intact(), moved.addr() == at);
+        assert_eq!(is_intact(&half), moved.addr() == at);
         free(moved.expose_provenance(), 1 << 20);
-        assert!(!half.is_intact());
+        assert!(!is_intact(&half));
     }
 
     /// What is watched can still grow as one: `realloc` moves whole mappings.
@@ -360,7 +469,7 @@ mod tests {
         let Some(watched) = watched(at + (1 << 20)..at + (2 << 20)) else { return };
         list.reserve_exact(64 << 20);
         assert!(list.iter().all(|byte| *byte == 1));
-        assert!(!watched.is_intact() || list.as_ptr().addr() == at);
+        assert!(!is_intact(&watched) || list.as_ptr().addr() == at);
     }
 
     #[test]
@@ -369,10 +478,10 @@ mod tests {
         let Some(stays_watched) = watched(stays..stays + BYTES) else { return };
         let goes_watched = watched(goes..goes + BYTES).unwrap();
         free(goes, BYTES);
-        assert!(stays_watched.is_intact() && !goes_watched.is_intact());
+        assert!(is_intact(&stays_watched) && !is_intact(&goes_watched));
         drop(goes_watched);
         free(stays, BYTES);
-        assert!(!stays_watched.is_intact());
+        assert!(!is_intact(&stays_watched));
     }
 
     #[test]

@@ -130,11 +130,10 @@ impl PathEnd {
         }
     }
 
-    /// Takes the queue pair out of use for good: from now on it neither reads nor writes.
+    /// Destroys the queue pair: when this returns it neither reads nor writes. One that has only failed may be at its last
+    /// packet still.
     pub(super) fn disarm(&mut self) {
-        if self.made.as_ref().is_some_and(|made| made.qp.fail().is_err()) {
-            self.made = None;
-        }
+        self.made = None;
     }
 
     pub(super) fn takes_messages(&self) -> bool {
@@ -420,6 +419,9 @@ impl Inner {
         let why = short(why);
         let word = Word::Left { path: u32::try_from(path).unwrap_or(u32::MAX), why: why.clone() };
         end.state = State::Leaving { why, peer_left: false };
+        let rail = end.rail;
+        // What has come by it is taken before the peer sends it again.
+        self.poll(rail);
         self.side.say(&word);
     }
 
@@ -547,6 +549,9 @@ impl Inner {
     /// The leader: asks the peer to try a path again.
     fn ask(&mut self, path: usize) {
         let State::Down { why } = self.paths[path].state.clone() else { return };
+        if self.ended.is_some() {
+            return;
+        }
         let generation = self.paths[path].generation.wrapping_add(1);
         match self.renew(path, generation) {
             Ok(end) => {
@@ -562,6 +567,9 @@ impl Inner {
     fn answer(&mut self, path: usize) {
         let number = u32::try_from(path).unwrap_or(u32::MAX);
         let State::Down { .. } = self.paths[path].state else { return };
+        if self.ended.is_some() {
+            return;
+        }
         let Some((generation, to)) = self.paths[path].again.take() else { return };
         let wanted = u16::try_from(generation).unwrap_or(u16::MAX);
         match self.renew(path, wanted).and_then(|end| self.connect(path, &to).map(|()| end)) {

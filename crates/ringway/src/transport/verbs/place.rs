@@ -15,13 +15,14 @@ use super::flow::{Mark, low};
 use super::paths::{PathEnd, State};
 use super::rail::SLOT_BYTES;
 use super::region::Region;
-use super::stream::{ELSEWHERE, HEAD_BYTES, Inner, SILENT};
+use super::stream::{HEAD_BYTES, Inner, SILENT};
 use crate::ffi::verbs::{Flags, Operation, Remote, Request};
 use crate::transport::Area;
 use crate::transport::framed::stream::{Exposure, Placing};
 
-/// Regions that a stream remembers: those of the operations under way.
-const KNOWN_MOST: usize = 16;
+/// Least bytes of a message that is placed: more than a head has, which tells of one.
+const LEAST: usize = 64;
+const _: () = assert!(LEAST > HEAD_BYTES);
 
 /// A message whose bytes go from where they are to where they belong.
 #[derive(Clone, Debug)]
@@ -43,7 +44,6 @@ impl Inner {
         let region = self.wish.regions.find(area)?;
         let exposure = region.exposure(area);
         self.known.insert(0, region);
-        self.known.truncate(KNOWN_MOST);
         Some(exposure)
     }
 
@@ -57,13 +57,14 @@ impl Inner {
         let region = self.known.iter().find(|region| region.holds(source, bytes)).cloned();
         let address = target.at(offset, bytes as u64);
         let is_up = self.paths.iter().any(|end| end.state == State::Up);
-        let (Some(region), Some(address), true) = (region, address, is_up) else {
+        let (Some(region), Some(address), true) = (region, address, is_up && bytes >= LEAST) else {
             return Placing::Unable;
         };
         let most = self.message_bytes(bytes);
         let (mut sent, mut ticket) = (0, 0);
         while let Some(slot) = self.outbox.room().filter(|_| sent < bytes) {
-            let count = most.min(bytes - sent);
+            let left = bytes - sent;
+            let count = if left <= most { left } else { most.min(left - LEAST) };
             ticket = self.outbox.push(u32::try_from(count).unwrap_or(0));
             self.placements[slot] = Some(Placement {
                 number: ticket,
@@ -116,14 +117,14 @@ impl Inner {
         let posted = if count > self.wish.settings.scattered_from(rail.adapter.is_infiniband()) {
             // Packets that each take a way of their own: what is told comes behind all of them, and in the slot.
             let base = slot * SLOT_BYTES;
-            self.write_head(slot, self.inbox.hint(), bytes | ELSEWHERE);
+            self.write_head(slot, self.inbox.hint(), bytes);
             let silent = self.number(path, SILENT);
             let operation = Operation::Write(remote);
             let first = Request { id: silent, operation, local, flags: Flags::default() };
             let address = rail.remote.address.wrapping_add(base as u64);
             let operation = Operation::WriteWithImmediate(
                 Remote { address, ..rail.remote },
-                Mark::Data(low(number)).encode(),
+                Mark::Placed(low(number)).encode(),
             );
             let last = Request { id, operation, local: rail.out.part(base, HEAD_BYTES), flags };
             made.qp.post_chain(&[first, last])

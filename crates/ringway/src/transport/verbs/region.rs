@@ -20,7 +20,7 @@ use crate::transport::Area;
 use crate::transport::framed::stream::Exposure;
 
 /// Regions that are kept.
-const KEPT_MOST: usize = 128;
+const KEPT_MOST: usize = 256;
 
 /// How long what could not be registered is left alone, and of how much that is known.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
@@ -97,6 +97,9 @@ impl Regions {
         if self.callers == Callers::Copied {
             return None;
         }
+        if !kept.regions.is_empty() && !monitor::is_settled() {
+            return None;
+        }
         kept.regions.retain(|region| region.is_intact());
         if let Some(at) = kept.regions.iter().position(|region| contains(&region.range, &wanted)) {
             let found = kept.regions.remove(at)?;
@@ -133,12 +136,12 @@ impl Regions {
         let made = match self.register(&range, Some(watched)) {
             Err(_full) if !kept.regions.is_empty() => {
                 // The limit of locked memory may be reached by what is kept for nobody.
-                kept.regions.clear();
+                kept.regions.retain(|region| Arc::strong_count(region) > 1);
                 self.register(&range, Some(monitor::watch(&range)?))?
             }
             made => made?,
         };
-        if !made.is_intact() {
+        if !monitor::is_settled() || !made.is_intact() {
             return Err("it went while it was registered".to_owned());
         }
         let made = Arc::new(made);

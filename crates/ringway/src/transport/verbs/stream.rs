@@ -20,29 +20,26 @@ use rustix::event::epoll;
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 
 use super::adapter::Adapter;
-use super::flow::{Inbox, Mark, Outbox, SLOTS, WINDOW, low};
+use super::flow::{Inbox, Mark, Outbox, SLOTS, low};
 use super::paths::{PATHS_MOST, PathEnd, State};
 use super::place::Placement;
-use super::rail::{Made, RECEIVE, RING_BYTES, Rail, Rings, SLOT_BYTES};
+use super::rail::{Made, RING_BYTES, Rail, Rings, SLOT_BYTES};
 use super::region::{Region, Regions};
 use super::side::Side;
 use super::wire::{Offer, Outcome, Word, short};
 use crate::config::RdmaSettings;
-use crate::ffi::verbs::{Completion, Flags, Operation, Part, Remote, Request, VerbsError};
+use crate::ffi::verbs::{Flags, Operation, Part, Remote, Request, VerbsError};
 use crate::transport::Area;
 use crate::transport::framed::stream::{Arrival, Exposure, Placing, Stream};
 
 /// In front of what a slot holds: consumed messages and length.
 pub(super) const HEAD_BYTES: usize = 8;
 
-/// Set in the length where the bytes are not behind it, but where they belong.
-pub(super) const ELSEWHERE: u32 = 1 << 31;
-
 /// In the number of a request, where a slot would be: how much was consumed, and nothing else.
 pub(super) const CREDIT: u64 = 0xffff;
 /// The bits of a request's number that the path has.
-const PATH_SHIFT: u32 = 16;
-const GENERATION_SHIFT: u32 = 32;
+pub(super) const PATH_SHIFT: u32 = 16;
+pub(super) const GENERATION_SHIFT: u32 = 32;
 
 /// There too: a write whose end is told by the one behind it.
 pub(super) const SILENT: u64 = 0xfffe;
@@ -328,15 +325,23 @@ impl Stream for VerbsStream {
         }
     }
 
+    fn forget(&self) {
+        self.inner.borrow_mut().known.clear();
+    }
+
     fn is_released(&self, ticket: u64) -> io::Result<bool> {
         let mut inner = self.inner.borrow_mut();
         inner.progress();
         let is_held = inner.is_held(ticket);
-        match &inner.ended {
-            Some(why) if is_held && inner.outbox.waiting().is_some() => {
-                Err(io::Error::other(why.clone()))
+        match inner.ended.clone() {
+            Some(why) if is_held && inner.outbox.waiting().is_some() => Err(io::Error::other(why)),
+            Some(_) => {
+                // A peer that has left has all it needs; what may still be read is not, from now on.
+                if is_held {
+                    inner.disarm();
+                }
+                Ok(true)
             }
-            Some(_) => Ok(true),
             None => Ok(!is_held),
         }
     }
@@ -421,112 +426,6 @@ impl Inner {
             return bytes.div_ceil(ways).clamp(SPLIT_LEAST, most);
         }
         most
-    }
-
-    /// Takes what a rail's queue has.
-    pub(super) fn poll(&mut self, rail: usize) -> bool {
-        let mut found = [Completion::default(); 16];
-        let mut moved = false;
-        loop {
-            let count = match self.rails[rail].cq.poll(&mut found) {
-                Ok(count) => count,
-                Err(error) => {
-                    self.leave_rail(rail, &error.to_string());
-                    return moved;
-                }
-            };
-            for completion in &found[..count] {
-                if let Err(why) = self.complete(completion) {
-                    self.end(why);
-                }
-            }
-            moved |= count > 0;
-            if count < found.len() {
-                return moved;
-            }
-        }
-    }
-
-    fn complete(&mut self, completion: &Completion) -> Result<(), String> {
-        let id = completion.id();
-        let part = |shift: u32| usize::try_from(id >> shift & 0xffff).unwrap_or(usize::MAX);
-        let (slot, path, generation) = (part(0), part(PATH_SHIFT), part(GENERATION_SHIFT));
-        let Some(end) = self.paths.get_mut(path) else { return Ok(()) };
-        if usize::from(end.generation) != generation {
-            return Ok(()); // of a queue pair that is no more
-        }
-        let is_receive = id & RECEIVE != 0;
-        if !is_receive && slot as u64 != SILENT {
-            end.ended_one(slot);
-            if slot as u64 != CREDIT {
-                self.outbox.ended(slot);
-                if completion.is_success()
-                    && let Some(placement) = self.placements.get_mut(slot).and_then(Option::take)
-                {
-                    self.outbox.delivered(placement.number);
-                }
-            }
-        }
-        if !completion.is_success() {
-            let why = self.explain(path, completion);
-            self.leave_path(path, why);
-            return Ok(());
-        }
-        if !is_receive {
-            self.is_back(path);
-            return Ok(());
-        }
-        let id = self.number(path, CREDIT) | RECEIVE;
-        let end = &self.paths[path];
-        if let Some(made) = end.made.as_ref().filter(|_| end.takes_messages())
-            && let Err(error) = made.qp.post_receive(id, None)
-        {
-            self.leave_path(path, error.to_string());
-        }
-        self.hears(path);
-        let peer = &self.wish.peer;
-        let Some(word) = completion.immediate() else {
-            return Err(format!("{peer}: a message without its number"));
-        };
-        match Mark::decode(word) {
-            Mark::Credit(consumed) => self.outbox.credit(consumed),
-            Mark::Placed(sequence) => self.inbox.arrive(sequence, completion.bytes(), true),
-            Mark::Data(sequence) => {
-                let slot = usize::try_from(u64::from(sequence) % WINDOW).unwrap_or(0);
-                let mut head = [0; HEAD_BYTES];
-                self.rings.into.read(slot * SLOT_BYTES, &mut head);
-                let word = |at: usize| {
-                    u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]])
-                };
-                self.arrive(sequence, word(0), word(4))
-            }
-        }
-    }
-
-    /// A message is in its slot.
-    fn arrive(&mut self, sequence: u32, consumed: u32, bytes: u32) -> Result<(), String> {
-        let placed = bytes & ELSEWHERE != 0;
-        let bytes = bytes & !ELSEWHERE;
-        if bytes == 0 || bytes as usize > SLOT_BYTES - HEAD_BYTES {
-            return Err(format!("{}: a message of {bytes} bytes", self.wish.peer));
-        }
-        self.outbox.credit(consumed)?;
-        self.inbox.arrive(sequence, bytes, placed)
-    }
-
-    /// A message came by the socket.
-    pub(super) fn arrive_by_socket(
-        &mut self,
-        sequence: u32,
-        consumed: u32,
-        bytes: &[u8],
-    ) -> Result<(), String> {
-        // One that is late must not be written over what has come since.
-        if self.inbox.is_new(sequence) && bytes.len() <= SLOT_BYTES - HEAD_BYTES {
-            let slot = usize::try_from(u64::from(sequence) % WINDOW).unwrap_or(0);
-            self.rings.into.write(slot * SLOT_BYTES + HEAD_BYTES, bytes);
-        }
-        self.arrive(sequence, consumed, u32::try_from(bytes.len()).unwrap_or(u32::MAX))
     }
 
     /// Posts what waits, by the paths in turn.
