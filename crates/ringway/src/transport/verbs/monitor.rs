@@ -39,7 +39,8 @@ const WATCHED_MOST: usize = 2048;
 const KERNEL_LEAST: (u32, u32) = (5, 16);
 
 /// How long the kernel may take to tell.
-const SETTLE_MOST: Duration = Duration::from_millis(2);
+const SETTLE_MOST: Duration = Duration::from_millis(20);
+const UNSETTLED: &str = "the kernel does not come to an end with telling of memory that went";
 
 /// Of the kernel's `linux/userfaultfd.h`.
 mod abi {
@@ -139,6 +140,10 @@ pub(super) fn watch(range: &Range<usize>) -> Result<Watched, String> {
     }
     for mapping in mappings(range)? {
         monitor.register(&mapping)?;
+    }
+    // What is still to be told is of what was there before.
+    if !monitor.is_settled() {
+        return Err(UNSETTLED.to_owned());
     }
     let slot = monitor.take(range).ok_or_else(|| format!("{WATCHED_MOST} ranges are watched"))?;
     Ok(Watched { monitor, slot })
@@ -393,7 +398,14 @@ mod tests {
 
     /// What a kernel without it says is no fault of the code under test.
     fn watched(range: Range<usize>) -> Option<Watched> {
-        match watch(&range) {
+        let started = Instant::now();
+        let found = loop {
+            match watch(&range) {
+                Err(why) if why == UNSETTLED && started.elapsed() < Duration::from_secs(20) => {}
+                found => break found,
+            }
+        };
+        match found {
             Ok(watched) => Some(watched),
             Err(why) if why.contains("userfaultfd") || why.contains("older") => {
                 let _closed = writeln!(io::stderr(), "SKIPPED monitor: {why}");
