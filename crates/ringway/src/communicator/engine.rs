@@ -24,8 +24,12 @@ const COMPARE_AFTER: Duration = Duration::from_millis(1);
 /// only compare with ranks they have been made to.
 pub(super) const ASK_AFTER: Duration = Duration::from_millis(50);
 
-/// How long a wait for a rank that has left stands.
-pub(super) const LEFT_AFTER: Duration = Duration::from_millis(100);
+/// How long a wait for a rank that has left stands: what it sent before may have to be sent again by the kernel, which
+/// waits 200 ms for that and more.
+pub(super) const LEFT_AFTER: Duration = Duration::from_millis(600);
+
+/// How long the goodbye of a rank whose connection has ended may be on its way.
+const GOODBYE_AFTER: Duration = Duration::from_millis(100);
 
 /// Everything an operation needs while it runs. One thread at a time.
 #[derive(Debug)]
@@ -505,7 +509,7 @@ impl Engine {
     fn says_goodbye(&self, peer: Rank) -> bool {
         let started = Instant::now();
         while !self.health.is_gone(peer) {
-            if self.health.is_raised() || started.elapsed() > LEFT_AFTER {
+            if self.health.is_raised() || started.elapsed() > GOODBYE_AFTER {
                 return false;
             }
             std::thread::sleep(Duration::from_millis(2));
