@@ -223,7 +223,7 @@ fn strangers_do_a_job_no_harm() {
         assert_eq!((words.get(8), words.get(12)), (Some(&"0"), Some(&"0")), "{row}");
     }
     for pid in &pids {
-        signal("INT", *pid);
+        signal("TERM", *pid);
     }
     for rank in &mut job.ranks {
         wait_for("the rank to end", || rank.try_wait().unwrap());
