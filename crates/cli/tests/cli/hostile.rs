@@ -1,4 +1,5 @@
-//! Strangers at the ports of a job: noise, half handshakes, replayed ones, thousands of connections. The job goes on.
+//! Strangers at the ports of a job: noise, half handshakes, those that somebody between two ranks heard, said again, thousands of
+//! connections. The job goes on.
 
 use std::collections::HashSet;
 use std::io::{Read as _, Write as _};

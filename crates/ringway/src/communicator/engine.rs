@@ -25,8 +25,8 @@ const COMPARE_AFTER: Duration = Duration::from_millis(1);
 pub(super) const ASK_AFTER: Duration = Duration::from_millis(50);
 
 /// How long a wait for a rank that has left stands: what it sent before may have to be sent again by the kernel, which
-/// waits 200 ms for that and more.
-pub(super) const LEFT_AFTER: Duration = Duration::from_millis(600);
+/// waits 200 ms before that.
+pub(super) const LEFT_AFTER: Duration = Duration::from_millis(400);
 
 /// How long the goodbye of a rank whose connection has ended may be on its way.
 const GOODBYE_AFTER: Duration = Duration::from_millis(100);

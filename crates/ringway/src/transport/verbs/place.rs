@@ -5,7 +5,8 @@
 //! that failed, goes to its slot: the first write may have come through, and the peer may have used the memory for
 //! something else since.
 //!
-//! *Invariant:* a source is left alone only once its write has come through, its bytes were copied, or the stream was disarmed.
+//! *Invariant:* a source is given back to its owner only once its write has come through, its bytes were copied, or the stream was
+//! disarmed.
 
 #![allow(unsafe_code, reason = "sends from memory that is known by its address")]
 
