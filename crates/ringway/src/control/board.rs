@@ -6,12 +6,14 @@
 //!
 //! ```text
 //!   notice    the first report, own or heard: pass it on, flood where this rank stands
-//!   settle    collect until every live rank has answered, 150 ms at most;
+//!   settle    collect until every live rank has answered, a second at most: on a busy host a
+//!             rank that is well may take long, and must not be named for it;
 //!             after a death 30 ms, so that deaths that belong together are named together
 //!   propose   the lowest live rank decides from what it knows and floods its verdict;
 //!             the next ones follow 10 ms apart if it does not
 //!   accept    every rank floods which of the verdicts it knows is the best
-//!   latch     once every live rank accepts the same one; 300 ms after the first at most
+//!   latch     once every live rank accepts the same one; a second after the first at most, and
+//!             300 ms where only ranks are missing that have said nothing at all
 //! ```
 //!
 //! # Why all agree
@@ -26,7 +28,7 @@
 //! A better verdict can still come from a rank that was held to be dead (or died right after it
 //! spoke). A rank that has latched then answers with its own verdict marked *latched*, which beats
 //! every other: ranks that have not latched take it. Two ranks can return different errors only if
-//! news takes longer than the 300 ms (a partition, frozen processes), or if two sides of a
+//! news takes longer than that (a partition, frozen processes), or if two sides of a
 //! partition have both latched. After latching, nothing changes the verdict: the first error wins.
 //!
 //! # Ranks that leave
@@ -46,14 +48,15 @@ use crate::error::{Error, RankIdentity};
 use crate::plan::types::Rank;
 
 /// Longest wait for the answers of live ranks.
-const SETTLE_MS: u64 = 150;
+const SETTLE_MS: u64 = 1000;
 /// Wait after a death, and least wait after a broken link (a death may be behind it).
 const DEATH_SETTLE_MS: u64 = 30;
 /// How long each further rank leaves the proposing to those before it, and how often at most.
 const STAGGER_MS: u64 = 10;
 const STAGGER_STEPS_MAX: usize = 4;
-/// Longest wait for acceptances.
-const CONFIRM_MS: u64 = 300;
+/// Longest wait for acceptances, and for those of ranks from which nothing was ever heard.
+const CONFIRM_MS: u64 = 1000;
+const CONFIRM_SILENT_MS: u64 = 300;
 
 /// From a rank's first notice to its verdict, whatever happens.
 pub const AGREEMENT_MS_MAX: u64 =
@@ -202,12 +205,15 @@ impl Board {
         self.flood(Message::Goodbye { rank: self.rank }, None);
     }
 
-    /// When [`Board::tick`] has something to do next.
+    /// When [`Board::tick`] has something to do next, `now` being past.
     #[must_use]
-    pub fn next_tick(&self) -> Option<u64> {
+    pub fn next_tick(&self, now: u64) -> Option<u64> {
         match (&self.latched, self.proposed_at) {
             (Some(_), _) => None,
-            (None, Some(at)) => Some(at.saturating_add(CONFIRM_MS)),
+            (None, Some(at)) => {
+                let bounds = [CONFIRM_SILENT_MS, CONFIRM_MS].map(|ms| at.saturating_add(ms));
+                bounds.into_iter().find(|&bound| now < bound).or(Some(now))
+            }
             (None, None) => self.decision_due(),
         }
     }
@@ -338,9 +344,11 @@ impl Board {
                 self.propose(now);
             }
         }
-        let expired = self.proposed_at.is_some_and(|at| now >= at.saturating_add(CONFIRM_MS));
+        let past = |ms| self.proposed_at.is_some_and(|at| now >= at.saturating_add(ms));
         if let Some(chosen) = self.chosen
-            && (expired || self.links.is_empty() || self.is_accepted(chosen))
+            && (past(CONFIRM_MS)
+                || self.links.is_empty()
+                || self.is_accepted(chosen, past(CONFIRM_SILENT_MS)))
         {
             self.latched = self.proposals.get(&chosen).cloned();
         }
@@ -368,11 +376,15 @@ impl Board {
         }
     }
 
-    /// Whether every live rank is known to accept the proposal of `chosen`.
-    fn is_accepted(&self, chosen: Rank) -> bool {
+    /// Whether every live rank is known to accept the proposal of `chosen`; `but_silent`: those
+    /// aside that have said nothing at all.
+    fn is_accepted(&self, chosen: Rank, but_silent: bool) -> bool {
         let mut live =
             self.evidence.ranks().filter(|&r| r != self.rank && self.evidence.is_live(r));
-        live.all(|rank| self.accepted.get(&rank) == Some(&chosen))
+        live.all(|rank| match self.accepted.get(&rank) {
+            Some(accepted) => *accepted == chosen,
+            None => but_silent && self.evidence.state_of(rank).is_none(),
+        })
     }
 }
 

@@ -26,6 +26,9 @@ use crate::plan::types::Rank;
 /// How long the goodbye may take.
 const FLUSH_MS_MAX: u64 = 200;
 
+/// How much later than asked for the thread may be woken; what goes beyond does not count.
+const STALL_MS: u64 = 20;
+
 /// What a control thread is made of.
 pub struct ControlSetup {
     /// This rank.
@@ -71,6 +74,7 @@ impl Control {
             lines: setup.streams.into_iter().map(|(rank, link)| Line::new(rank, link)).collect(),
             acceptors: setup.acceptors,
             alarm: Alarm { health: Arc::clone(&health), wake: setup.wake },
+            clock: Clock::default(),
         };
         let builder = std::thread::Builder::new().name(format!("ringway-ctl-{rank}"));
         let thread = builder
@@ -136,18 +140,42 @@ struct Ready {
     acceptors: Vec<usize>,
 }
 
+/// The board's time: milliseconds less those for which this thread stood still against its will.
+///
+/// A machine that was paused (a busy host, a virtual machine on the move) paused the other ranks
+/// too, as far as they live there: their answers are late by as much as our clock has jumped, and
+/// nobody is to be named for that. Only waits with a limit count, and the board has none before
+/// something went wrong: until then this is the clock of the journal.
+#[derive(Debug, Default)]
+struct Clock {
+    now_ms: u64,
+    lost_ms: u64,
+}
+
+impl Clock {
+    /// The thread is back at `real_ms`, having asked to be woken after `asked_ms`.
+    fn wake(&mut self, asked_ms: Option<u64>, real_ms: u64) {
+        let slept_ms = real_ms.saturating_sub(self.now_ms + self.lost_ms);
+        if let Some(asked_ms) = asked_ms {
+            self.lost_ms += slept_ms.saturating_sub(asked_ms + STALL_MS);
+        }
+        self.now_ms = real_ms.saturating_sub(self.lost_ms);
+    }
+}
+
 struct Worker {
     health: Arc<Health>,
     board: Board,
     lines: Vec<Line>,
     acceptors: Vec<Box<dyn Acceptor>>,
     alarm: Alarm,
+    clock: Clock,
 }
 
 impl Worker {
     fn run(mut self) {
         loop {
-            let now = self.health.now_ms();
+            let now = self.clock.now_ms;
             let (reports, compare, wish) = {
                 let mut inbox = self.health.inbox();
                 (std::mem::take(&mut inbox.reports), std::mem::take(&mut inbox.compare), inbox.wish)
@@ -166,7 +194,7 @@ impl Worker {
             }
             self.board.tick(now);
             self.publish();
-            let due = self.board.next_tick().map(|at| at.saturating_sub(self.health.now_ms()));
+            let due = self.board.next_tick(now).map(|at| at.saturating_sub(now));
             let ready = self.sleep(due);
             self.serve(&ready);
         }
@@ -209,7 +237,7 @@ impl Worker {
     }
 
     /// Waits until something is ready, `limit_ms` at most.
-    fn sleep(&self, limit_ms: Option<u64>) -> Ready {
+    fn sleep(&mut self, limit_ms: Option<u64>) -> Ready {
         let mut fds = vec![PollFd::from_borrowed_fd(self.health.bell(), PollFlags::IN)];
         for line in &self.lines {
             let writing = if line.is_idle() { PollFlags::empty() } else { PollFlags::OUT };
@@ -219,12 +247,13 @@ impl Worker {
             fds.push(PollFd::from_borrowed_fd(acceptor.as_fd(), PollFlags::IN));
         }
         let backlog = self.lines.iter().any(|line| line.backlog);
-        let limit_ms = if backlog { Some(0) } else { limit_ms };
-        let limit = limit_ms.map(|ms| Timespec {
+        let limit = if backlog { Some(0) } else { limit_ms }.map(|ms| Timespec {
             tv_sec: i64::try_from(ms / 1000).unwrap_or(i64::MAX),
             tv_nsec: i64::try_from(ms % 1000 * 1_000_000).unwrap_or_default(),
         });
-        if poll(&mut fds, limit.as_ref()).is_err() {
+        let polled = poll(&mut fds, limit.as_ref());
+        self.clock.wake(limit_ms, self.health.now_ms());
+        if polled.is_err() {
             // Interrupted, or the kernel is short of memory: look again.
             return Ready::default();
         }
@@ -246,7 +275,7 @@ impl Worker {
         for &index in &ready.acceptors {
             self.acceptors[index].ready();
         }
-        let now = self.health.now_ms();
+        let now = self.clock.now_ms;
         let mut lost = Vec::new();
         for &(index, readable) in &ready.lines {
             let line = &mut self.lines[index];
@@ -263,7 +292,7 @@ impl Worker {
 
     /// Gives up a neighbour's connection; its last words, perhaps a goodbye, still count.
     fn lose(&mut self, rank: Rank) {
-        let now = self.health.now_ms();
+        let now = self.clock.now_ms;
         if let Some(index) = self.lines.iter().position(|line| line.rank == rank) {
             let mut line = self.lines.swap_remove(index);
             while line.receive(&mut self.board, now).is_ok() && line.backlog {}

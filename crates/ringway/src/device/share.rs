@@ -28,6 +28,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, Shutdown,
@@ -138,8 +139,11 @@ fn receive(stream: &UnixStream) -> std::io::Result<(OwnedFd, usize)> {
     let mut word = [0; 8];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let slices = &mut [IoSliceMut::new(&mut word)];
-    let got = rustix::net::recvmsg(stream, slices, &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    // With a timeout set, a process that was stopped and goes on is told that it was interrupted.
+    let got = retry_on_intr(|| {
+        let mut word = [IoSliceMut::new(&mut word)];
+        rustix::net::recvmsg(stream, &mut word, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    })?;
     let descriptor = ancillary.drain().find_map(|message| match message {
         RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
         _ => None,
@@ -302,7 +306,10 @@ fn send(stream: &UnixStream, descriptor: &OwnedFd, bytes: usize) -> std::io::Res
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-    rustix::net::sendmsg(stream, &[IoSlice::new(&word)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    retry_on_intr(|| {
+        let word = [IoSlice::new(&word)];
+        rustix::net::sendmsg(stream, &word, &mut ancillary, SendFlags::NOSIGNAL)
+    })?;
     Ok(())
 }
 

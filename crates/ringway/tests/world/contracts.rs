@@ -1,6 +1,10 @@
 //! What happens when something goes wrong: every rank gets the same error, soon, and it names who
 //! is at fault.
 
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Barrier};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use ringway::config::Config;
@@ -12,7 +16,40 @@ use crate::sweep::Hosts;
 
 const SOON: Duration = Duration::from_secs(1);
 
-/// What every rank got, and how long it took.
+/// For how long the machine gave a thread no processor that only wants to look at the clock.
+///
+/// What is promised within a second is promised by a machine that runs.
+struct Stalls {
+    lost_ms: Arc<AtomicU64>,
+    _alive: Sender<()>,
+}
+
+impl Stalls {
+    /// Watches until dropped.
+    #[must_use]
+    fn watch() -> Self {
+        const TICK: Duration = Duration::from_millis(5);
+        let (alive, gone) = channel::<()>();
+        let lost_ms = Arc::new(AtomicU64::new(0));
+        let lost = Arc::clone(&lost_ms);
+        thread::spawn(move || {
+            let mut last = Instant::now();
+            while gone.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                let late = last.elapsed().saturating_sub(2 * TICK).as_millis();
+                lost.fetch_add(u64::try_from(late).unwrap(), Ordering::Relaxed);
+                last = Instant::now();
+            }
+        });
+        Self { lost_ms, _alive: alive }
+    }
+
+    /// All of it since the watch began.
+    fn so_far(&self) -> Duration {
+        Duration::from_millis(self.lost_ms.load(Ordering::Relaxed))
+    }
+}
+
+/// What every rank got, and how long it took, less what the machine stood still.
 type Outcomes = Vec<(Result<(), Error>, Duration)>;
 
 /// Runs one call on a world whose ranks have already met in `before` operations.
@@ -20,7 +57,8 @@ fn outcomes(
     (ranks, hosts, before): (u32, Hosts, u32),
     call: impl Fn(&Communicator) -> Result<(), Error> + Sync,
 ) -> Outcomes {
-    let gate = std::sync::Barrier::new(ranks as usize);
+    let gate = Barrier::new(ranks as usize);
+    let stalls = Stalls::watch();
     world_each(
         ranks,
         |rank| hosts.config(rank, Config::default()),
@@ -31,9 +69,9 @@ fn outcomes(
                 comm.all_reduce(&[1.0; 10], &mut sum, ReduceOp::Sum).unwrap();
             }
             gate.wait();
-            let started = Instant::now();
+            let (started, stalled) = (Instant::now(), stalls.so_far());
             let outcome = call(&comm);
-            let took = started.elapsed();
+            let took = started.elapsed().saturating_sub(stalls.so_far() - stalled);
             if let Err(first) = &outcome {
                 let again = comm.barrier().unwrap_err();
                 assert_eq!(again, *first, "the first error stays");
@@ -56,19 +94,41 @@ fn agreed(outcomes: &Outcomes, within: Duration) -> Error {
     first
 }
 
+/// Lets the ranks that are right go first, so that it is clear who is the odd one.
+struct First {
+    right: u32,
+    entering: AtomicU32,
+}
+
+impl First {
+    fn new(right: u32) -> Self {
+        Self { right, entering: AtomicU32::new(0) }
+    }
+
+    /// To be called right before the call, by every rank.
+    fn pass(&self, odd: bool) {
+        if !odd {
+            self.entering.fetch_add(1, Ordering::Relaxed);
+            return;
+        }
+        while self.entering.load(Ordering::Relaxed) < self.right {
+            thread::sleep(Duration::from_millis(1));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
 /// The error of a call that rank 1 makes differently.
 fn mismatch(
     (ranks, hosts, before): (u32, Hosts, u32),
     odd: impl Fn(&Communicator) -> Result<(), Error> + Sync,
 ) -> Error {
+    let first = First::new(ranks - 1);
     let outcomes = outcomes((ranks, hosts, before), |comm| {
         let (input, mut output) = ([1.0_f32; 64], [0.0_f32; 64]);
+        first.pass(comm.rank() == 1);
         let outcome = match comm.rank() {
-            1 => {
-                // The others have entered by then, so it is clear who is the odd one.
-                std::thread::sleep(Duration::from_millis(50));
-                odd(comm)
-            }
+            1 => odd(comm),
             _ => comm.all_reduce(&input, &mut output, ReduceOp::Sum),
         };
         assert_eq!(as_bytes(&input), as_bytes(&[1.0_f32; 64]), "inputs are intact");
@@ -148,11 +208,10 @@ fn another_root_is_named_within_a_second() {
     let _watchdog = watchdog("contracts::another_root_is_named_within_a_second");
     for hosts in [Hosts::One, Hosts::Each] {
         for before in [0, 2] {
+            let first = First::new(3);
             let outcomes = outcomes((4, hosts, before), |comm| {
                 let root = if comm.rank() == 1 { 3 } else { 0 };
-                if root == 3 {
-                    std::thread::sleep(Duration::from_millis(50));
-                }
+                first.pass(root == 3);
                 comm.broadcast(&mut [0_u8; 1000], root).and_then(|()| comm.barrier())
             });
             let error = agreed(&outcomes, SOON);
@@ -205,11 +264,10 @@ fn agreed_but_for_early(outcomes: &Outcomes, within: Duration) -> Error {
 fn the_majority_is_right() {
     let _watchdog = watchdog("contracts::the_majority_is_right");
     for hosts in [Hosts::One, Hosts::Each] {
+        let first = First::new(3);
         let outcomes = outcomes((5, hosts, 1), |comm| {
             let count = [8, 9, 8, 8, 7][comm.rank() as usize];
-            if count != 8 {
-                std::thread::sleep(Duration::from_millis(50));
-            }
+            first.pass(count != 8);
             comm.all_reduce(&vec![0_u8; count], &mut vec![0; count], ReduceOp::Sum)
         });
         let error = agreed(&outcomes, SOON);
@@ -223,14 +281,18 @@ fn the_majority_is_right() {
 fn a_rank_that_does_not_come_is_named_at_the_deadline() {
     let _watchdog = watchdog("contracts::a_rank_that_does_not_come_is_named_at_the_deadline");
     for (ranks, hosts, before) in WORLDS {
+        // Rank 1 comes when the others have given up.
+        let given_up = Barrier::new(ranks as usize);
         let outcomes = outcomes((ranks, hosts, before), |comm| {
             if comm.rank() == 1 {
-                std::thread::sleep(Duration::from_millis(600));
+                given_up.wait();
                 return comm.barrier();
             }
             let call = Call::new(Collective::Barrier, DataType::U8, 0)
                 .deadline(Duration::from_millis(300));
-            comm.call(&call, &[], &mut [])
+            let outcome = comm.call(&call, &[], &mut []);
+            given_up.wait();
+            outcome
         });
         let error = agreed(&outcomes, Duration::from_secs(2));
         assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
@@ -246,6 +308,8 @@ fn a_rank_that_does_not_come_is_named_at_the_deadline() {
 fn the_deadline_of_a_communicator_holds_for_every_call() {
     let _watchdog = watchdog("contracts::the_deadline_of_a_communicator_holds_for_every_call");
     for hosts in [Hosts::One, Hosts::Each] {
+        let over = Barrier::new(2);
+        let stalls = Stalls::watch();
         let took = world_each(
             2,
             |rank| hosts.config(rank, settings(&[("RINGWAY_TIMEOUT", "200ms")])),
@@ -253,18 +317,19 @@ fn the_deadline_of_a_communicator_holds_for_every_call() {
                 let comm = comm.unwrap();
                 comm.barrier().unwrap();
                 let started = Instant::now();
+                let outcome = if comm.rank() == 0 { comm.recv(&mut [0; 8], 1) } else { Ok(()) };
+                let took = started.elapsed();
+                over.wait();
                 if comm.rank() == 0 {
-                    let error = comm.recv(&mut [0; 8], 1).unwrap_err();
+                    let error = outcome.unwrap_err();
                     assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
                     assert!(error.to_string().contains("rank 1 (host "), "{error}");
-                } else {
-                    std::thread::sleep(Duration::from_millis(500));
                 }
-                started.elapsed()
+                took
             },
         );
         assert!(took[0] >= Duration::from_millis(200), "{took:?}");
-        assert!(took[0] < Duration::from_millis(1500), "{took:?}");
+        assert!(took[0] < Duration::from_millis(1500) + stalls.so_far(), "{took:?}");
     }
 }
 
@@ -274,7 +339,7 @@ fn a_late_rank_is_waited_for() {
     for hosts in [Hosts::One, Hosts::Each] {
         let outcomes = outcomes((3, hosts, 1), |comm| {
             if comm.rank() == 2 {
-                std::thread::sleep(Duration::from_millis(400));
+                thread::sleep(Duration::from_millis(400));
             }
             comm.all_reduce(&[1_u8; 100_000], &mut vec![0; 100_000], ReduceOp::Sum)
         });
@@ -330,7 +395,7 @@ fn leaving_after_the_last_operation_is_fine() {
                     |comm| {
                         let comm = comm.unwrap();
                         if comm.rank() == 1 {
-                            std::thread::sleep(Duration::from_millis(5));
+                            thread::sleep(Duration::from_millis(5));
                         }
                         comm.broadcast(&mut vec![7_u8; 100_000], 0).unwrap();
                     },

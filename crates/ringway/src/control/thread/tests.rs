@@ -291,3 +291,18 @@ fn acceptors_are_served() {
     }
     control.shutdown();
 }
+
+#[test]
+fn a_pause_of_the_machine_is_not_counted() {
+    let mut clock = Clock::default();
+    clock.wake(None, 60_000);
+    assert_eq!(clock.now_ms, 60_000, "nothing was waited for");
+    clock.wake(Some(1000), 60_004);
+    assert_eq!(clock.now_ms, 60_004, "somebody spoke");
+    clock.wake(Some(996), 61_005);
+    assert_eq!(clock.now_ms, 61_005, "a little late is nothing");
+    clock.wake(Some(300), 65_000);
+    assert_eq!(clock.now_ms, 61_305 + STALL_MS, "3675 ms are lost");
+    clock.wake(None, 66_000);
+    assert_eq!(clock.now_ms, 62_305 + STALL_MS);
+}

@@ -472,7 +472,8 @@ impl<'s> World<'s> {
                 self.at(time, Event::Deliver { from: rank, to, index });
             }
         }
-        if let Some(at_ms) = self.boards[rank as usize].next_tick() {
+        let now = self.local_ms(rank);
+        if let Some(at_ms) = self.boards[rank as usize].next_tick(now) {
             let time = (at_ms * 1000).saturating_sub(self.offsets_us[rank as usize]);
             let time = time.max(self.now_us + 1);
             if std::mem::replace(&mut self.alarms_us[rank as usize], time) != time {

@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use hmac::{Hmac, KeyInit, Mac};
+use rustix::io::retry_on_intr;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags,
@@ -222,56 +223,27 @@ fn admit(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
-    rustix::net::sendmsg(&*stream, &[IoSlice::new(&answer)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    retry_on_intr(|| {
+        let answer = [IoSlice::new(&answer)];
+        rustix::net::sendmsg(&*stream, &answer, &mut ancillary, SendFlags::NOSIGNAL)
+    })?;
     Ok(())
 }
 
 /// Maps the segment of `peer`.
 fn attach(meeting: &Meeting<'_>, peer: Rank, layout: Layout) -> Result<Attached> {
-    let fail = |what: &str, e: std::io::Error| Error::system(what, e);
-    let (address, _) = address(meeting, peer).map_err(|e| fail("bad socket name", e))?;
+    let (address, _) = address(meeting, peer).map_err(|e| Error::system("bad socket name", e))?;
     let deadline = Instant::now() + PATIENCE;
-    let mut stream = loop {
-        match UnixStream::connect_addr(&address) {
-            Ok(stream) => break stream,
-            // The peer's queue is full for a moment: many ranks attach at once.
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock && Instant::now() < deadline => {
+    let (stream, mut descriptors) = loop {
+        match greet(meeting, peer, &address) {
+            // Its queue is full for a moment, or it took a busy host too long to hear from us.
+            Err((_, error)) if is_passing(&error) && Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            Err(e) => {
-                return Err(fail(
-                    "its Unix socket is not reachable from here (another network namespace? set RINGWAY_SHM_DIR to a shared directory)",
-                    e,
-                ));
-            }
+            Err((what, error)) => return Err(Error::system(what, error)),
+            Ok(met) => break met,
         }
     };
-    stream.set_read_timeout(Some(PATIENCE)).map_err(|e| fail("socket option", e))?;
-    let mut hello = [0; 36];
-    hello[..4].copy_from_slice(&meeting.rank.to_le_bytes());
-    hello[4..].copy_from_slice(&proof(meeting, meeting.rank, peer));
-    stream.write_all(&hello).map_err(|e| fail("cannot greet it", e))?;
-    let mut answer = [0; 32];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    rustix::net::recvmsg(
-        &stream,
-        &mut [IoSliceMut::new(&mut answer)],
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC,
-    )
-    .map_err(|e| fail("it passed no memory", e.into()))?;
-    if answer != proof(meeting, peer, meeting.rank) {
-        return Err(Error::usage("whoever answered does not know the job's key"));
-    }
-    let mut descriptors: Vec<OwnedFd> = ancillary
-        .drain()
-        .filter_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
-            _ => None,
-        })
-        .flatten()
-        .collect();
     let (Some(bell), Some(memory)) = (descriptors.pop(), descriptors.pop()) else {
         return Err(Error::system("it passed no memory", "too few descriptors (raise ulimit -n)"));
     };
@@ -281,6 +253,50 @@ fn attach(meeting: &Meeting<'_>, peer: Rank, layout: Layout) -> Result<Attached>
         false => Err("RINGWAY_SINGLE_COPY=0".to_owned()),
     };
     Ok(Attached { peer, segment, bell: Bell::from_descriptor(bell), reach })
+}
+
+/// Whether another try may do better.
+fn is_passing(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof, WouldBlock};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof | WouldBlock)
+}
+
+/// Says who is there, and takes what the peer passes; what failed, and why.
+fn greet(
+    meeting: &Meeting<'_>,
+    peer: Rank,
+    address: &SocketAddr,
+) -> std::result::Result<(UnixStream, Vec<OwnedFd>), (&'static str, std::io::Error)> {
+    const UNREACHABLE: &str = "its Unix socket is not reachable from here (another network \
+                               namespace? set RINGWAY_SHM_DIR to a shared directory)";
+    const NOTHING: &str = "it passed no memory";
+    let mut stream = UnixStream::connect_addr(address).map_err(|e| (UNREACHABLE, e))?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(|e| ("socket option", e))?;
+    let mut hello = [0; 36];
+    hello[..4].copy_from_slice(&meeting.rank.to_le_bytes());
+    hello[4..].copy_from_slice(&proof(meeting, meeting.rank, peer));
+    stream.write_all(&hello).map_err(|e| ("cannot greet it", e))?;
+    let mut answer = [0; 32];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    // With a timeout set, a process that was stopped and goes on is told that it was interrupted.
+    let got = retry_on_intr(|| {
+        let mut answer = [IoSliceMut::new(&mut answer)];
+        rustix::net::recvmsg(&stream, &mut answer, &mut ancillary, RecvFlags::CMSG_CLOEXEC)
+    });
+    if got.map_err(|e| (NOTHING, e.into()))?.bytes == 0 {
+        return Err((NOTHING, std::io::ErrorKind::UnexpectedEof.into()));
+    }
+    if answer != proof(meeting, peer, meeting.rank) {
+        let why = std::io::Error::other("whoever answered does not know the job's key");
+        return Err((NOTHING, why));
+    }
+    let descriptors = ancillary.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+        _ => None,
+    });
+    let descriptors = descriptors.flatten().collect();
+    Ok((stream, descriptors))
 }
 
 #[cfg(all(test, not(loom)))]
@@ -294,6 +310,36 @@ mod tests {
             .collect();
         names.sort();
         names
+    }
+
+    /// A door that gives up on a peer which a busy host kept from speaking hears it the next time.
+    #[test]
+    fn a_door_that_shuts_is_tried_again() {
+        let meeting = |rank, communicator| Meeting {
+            rank,
+            communicator,
+            key: b"key",
+            directory: None,
+            reads_memory: false,
+        };
+        let communicator = u64::from(std::process::id()) << 32 | 0x7ea5;
+        let layout = Layout::new(2, 1 << 16);
+        let door = open_door(&meeting(1, communicator)).unwrap();
+        let (_segment, descriptor) = Segment::create(layout).unwrap();
+        let bell = Bell::new().unwrap();
+        let shut = AtomicBool::new(false);
+        let attached = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                door.listener.set_nonblocking(false).unwrap();
+                drop(door.listener.accept().unwrap());
+                shut.store(true, Ordering::Relaxed);
+                let (mut stream, _) = door.listener.accept().unwrap();
+                admit(&meeting(1, communicator), &mut stream, &descriptor, &bell).unwrap();
+            });
+            attach(&meeting(0, communicator), 1, layout)
+        });
+        assert_eq!(attached.unwrap().peer, 1);
+        assert!(shut.into_inner());
     }
 
     /// Who is killed while it waits leaves its socket; the next job in that directory removes it, and

@@ -81,7 +81,7 @@ impl Reach {
             .map_err(|error| format!("the memory of process {pid} cannot be read: {error}"))?;
         let mut ended = [PollFd::new(alive, PollFlags::IN)];
         let at_once = rustix::time::Timespec::default();
-        match rustix::event::poll(&mut ended, Some(&at_once)) {
+        match rustix::io::retry_on_intr(|| rustix::event::poll(&mut ended, Some(&at_once))) {
             Ok(0) => Ok(()),
             _ => Err(format!("process {pid} has ended")),
         }
