@@ -18,7 +18,8 @@ use crate::run::args::RunArgs;
 use crate::snapshot::SnapshotArgs;
 use crate::topo::TopoArgs;
 use crate::tune::TuneArgs;
-use crate::{doctor, env, launch, net, output, perf, plan, run, snapshot, topo, tune};
+use crate::why::WhyArgs;
+use crate::{doctor, env, launch, net, output, perf, plan, run, snapshot, topo, tune, why};
 
 /// Help is laid out for this width, however wide the terminal is.
 const HELP_COLUMNS: usize = 80;
@@ -42,6 +43,7 @@ const HELP_COLUMNS: usize = 80;
   ringway env                             settings, sources, mistakes
   ringway doctor                          what is wrong with this machine
   ringway doctor --log job.log            what is wrong with a job
+  ringway why                             who holds up the jobs on this host
   ringway snapshot                        this machine's facts in a file"
 )]
 pub(crate) struct Cli {
@@ -63,6 +65,7 @@ pub(crate) enum Command {
     Env(EnvArgs),
     Doctor(DoctorArgs),
     Snapshot(SnapshotArgs),
+    Why(WhyArgs),
     /// Become one rank of a local job (used by `run` and `perf`)
     #[command(name = "rank-exec", hide = true)]
     RankExec(RankExecArgs),
@@ -82,6 +85,7 @@ impl Command {
             Self::Env(args) => env::run(args),
             Self::Doctor(args) => doctor::run(args),
             Self::Snapshot(args) => snapshot::run(args),
+            Self::Why(args) => why::run(args),
             Self::RankExec(args) => launch::rank_exec::run(args),
         }
     }
@@ -99,6 +103,7 @@ impl Command {
             Self::Env(_) => "env",
             Self::Doctor(_) => "doctor",
             Self::Snapshot(_) => "snapshot",
+            Self::Why(_) => "why",
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The `ringway` command: measure, start and explain collectives.
 //!
 //! One file per subcommand: [`perf`] measures collectives, [`tune`] keeps what they take,
-//! [`run`] starts a local job, [`doctor`] says what is wrong. All start their ranks through [`launch`]. Everything printed goes through [`output`].
+//! [`run`] starts a local job, [`doctor`] says what is wrong, [`why`] what a job waits for. All start their ranks through [`launch`]. Everything printed goes through [`output`].
 #![forbid(unsafe_code)]
 
 mod args;
@@ -18,6 +18,7 @@ mod snapshot;
 mod timing;
 mod topo;
 mod tune;
+mod why;
 
 use std::process::ExitCode;
 
@@ -46,7 +47,9 @@ fn usage(error: &clap::Error) -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match (error.exit_code(), &words[..]) {
         (0, _) => ExitCode::SUCCESS,
-        (_, ["doctor", ..] | ["env", "lint"]) => ExitCode::from(doctor::finding::EXIT_CANNOT),
+        (_, ["doctor" | "why", ..] | ["env", "lint"]) => {
+            ExitCode::from(doctor::finding::EXIT_CANNOT)
+        }
         (code, _) => ExitCode::from(u8::try_from(code).unwrap_or(2)),
     }
 }

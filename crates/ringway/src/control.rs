@@ -13,24 +13,29 @@
 //! - [`Journal`]: what this rank has entered, completed and waits for.
 //! - [`Board`]: the protocol, a pure state machine; a simulator drives the same one.
 //! - [`Message`]: what neighbours say to each other.
+//! - [`Standing`]: what a rank says of all of them when somebody asks ([`Askable`]).
 //! - [`Control`] and [`Health`]: the thread that runs a board over real connections, and what the
 //!   data path sees of it: one atomic.
 //!
-//! *Invariant*: nothing here is on the data path. While nothing fails and nobody waits for long,
-//! the control thread sleeps in `poll` and sends nothing.
+//! *Invariant*: nothing here is on the data path. While nothing fails, nobody asks and nobody waits
+//! for long, the control thread sleeps in `poll` and sends nothing.
 
+mod ask;
 mod board;
 mod decide;
 mod evidence;
 mod health;
+mod inquiry;
 mod journal;
 mod link;
 mod message;
 mod signature;
 mod thread;
 
+pub use ask::{Askable, Askers, askable};
 pub use board::{AGREEMENT_MS_MAX, Board, Outgoing};
 pub use health::Health;
+pub use inquiry::{Condition, Seat, SilentLink, Standing};
 pub use journal::{JOURNAL_LENGTH, Journal, RankState};
 pub use link::{Acceptor, ControlLink};
 pub use message::{MESSAGE_BYTES_MAX, Message, MessageError, Proposal, Report, Weight};

@@ -182,12 +182,48 @@ pub(crate) fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> usize {
     if outcome == 0 { usize::try_from(bytes).unwrap_or(0) } else { 0 }
 }
 
+/// For how long nothing has come back on a TCP connection that has sent something again and again;
+/// `None` where all is well.
+///
+/// # References
+/// `TCP_INFO` in tcp(7), `struct tcp_info` in linux/tcp.h.
+pub(crate) fn silent_ms(socket: BorrowedFd<'_>) -> Option<u64> {
+    // SAFETY: numbers all, for which zero is a value.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut bytes = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).ok()?;
+    // SAFETY:
+    // - `info` is a whole `tcp_info`, and `bytes` says how large it is;
+    // - the descriptor is open for as long as it is borrowed.
+    let code = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut bytes,
+        )
+    };
+    let silent = code == 0 && info.tcpi_unacked > 0 && info.tcpi_retransmits > 0;
+    silent.then(|| u64::from(info.tcpi_last_ack_recv))
+}
+
 /// The process at the other end of a Unix socket; none where this PID namespace does not show it.
+pub(crate) fn peer_process(socket: BorrowedFd<'_>) -> Option<rustix::process::Pid> {
+    // A process that cannot be seen from here has the number 0.
+    rustix::process::Pid::from_raw(peer_credentials(socket)?.pid)
+}
+
+/// The user at the other end of a Unix socket.
+pub(crate) fn peer_user(socket: BorrowedFd<'_>) -> Option<u32> {
+    peer_credentials(socket).map(|peer| peer.uid)
+}
+
+/// Who is at the other end of a Unix socket.
 ///
 /// # References
 /// `SO_PEERCRED` in unix(7).
-pub(crate) fn peer_process(socket: BorrowedFd<'_>) -> Option<rustix::process::Pid> {
-    let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+fn peer_credentials(socket: BorrowedFd<'_>) -> Option<libc::ucred> {
+    let mut peer = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
     let mut bytes = libc::socklen_t::try_from(size_of::<libc::ucred>()).ok()?;
     // SAFETY:
     // - `peer` is a whole `ucred`, and `bytes` says how large it is;
@@ -201,8 +237,7 @@ pub(crate) fn peer_process(socket: BorrowedFd<'_>) -> Option<rustix::process::Pi
             &raw mut bytes,
         )
     };
-    // A process that cannot be seen from here has the number 0.
-    if code == 0 { rustix::process::Pid::from_raw(peer.pid) } else { None }
+    (code == 0).then_some(peer)
 }
 
 /// Processors of this machine that are up, whichever of them this process may use.

@@ -17,13 +17,13 @@ const RANKS_PER_HOST: u32 = 2;
 
 /// How hosts are addressed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Family {
+pub(crate) enum Family {
     V4,
     V6,
 }
 
 /// Hosts on one switch; gone when dropped.
-struct Network {
+pub(crate) struct Network {
     prefix: String,
     hosts: u32,
     family: Family,
@@ -36,7 +36,7 @@ fn ip(args: &[&str]) {
 }
 
 impl Network {
-    fn new(hosts: u32, family: Family) -> Self {
+    pub(crate) fn new(hosts: u32, family: Family) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let network = Self { prefix: format!("rw{}n{number}", std::process::id()), hosts, family };
@@ -83,6 +83,14 @@ impl Network {
         ip(&[&["-n", &self.host(host)], args].concat());
     }
 
+    /// Lets nothing pass between two hosts any more: each sends where nobody is.
+    pub(crate) fn cut(&self, a: u32, b: u32) {
+        for (from, to) in [(a, b), (b, a)] {
+            let nobody = ["lladdr", "02:00:00:00:00:fe", "dev", "eth0", "nud", "permanent"];
+            self.on(from, &[&["neigh", "replace", &self.address(to)], &nobody[..]].concat());
+        }
+    }
+
     /// Runs `tc` inside one host.
     fn shape(&self, host: u32, args: &[&str]) {
         let name = self.host(host);
@@ -93,7 +101,7 @@ impl Network {
     }
 
     /// Starts two ranks of one job on every host.
-    fn start(&self, args: &[&str], variables: &[(&str, &str)]) -> Vec<Running> {
+    pub(crate) fn start(&self, args: &[&str], variables: &[(&str, &str)]) -> Vec<Running> {
         let size = self.hosts * RANKS_PER_HOST;
         let root = match self.family {
             Family::V4 => format!("{}:29555", self.address(0)),

@@ -20,3 +20,4 @@ mod process;
 mod run;
 mod topo;
 mod tune;
+mod why;

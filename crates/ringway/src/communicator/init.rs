@@ -16,7 +16,7 @@ use crate::bootstrap::Session;
 use crate::bootstrap::frame::{ControlStream, FrameError};
 use crate::bootstrap::rails;
 use crate::config::Config;
-use crate::control::{Acceptor, Control, ControlLink, ControlSetup, Journal};
+use crate::control::{Acceptor, Askers, Control, ControlLink, ControlSetup, Journal};
 use crate::error::{Error, Result};
 use crate::executor::Links;
 use crate::log;
@@ -161,6 +161,17 @@ impl Communicator {
     }
 }
 
+/// Where this rank is asked how the others are; it works without as well.
+fn askers(session: &Session) -> Option<Askers> {
+    let opened = Askers::open(session.comm_id, session.rank);
+    opened
+        .inspect_err(|error| {
+            let rank = u64::from(session.rank);
+            tracing::info!(target: log::INIT, rank, "`ringway why` cannot ask this rank: {error}");
+        })
+        .ok()
+}
+
 fn start_control(
     session: &mut Session,
     journal: &Arc<Journal>,
@@ -187,6 +198,7 @@ fn start_control(
         journal: Arc::clone(journal),
         wake: vec![Box::new(move || bell.ring())],
         acceptors,
+        askers: askers(session),
     })
 }
 

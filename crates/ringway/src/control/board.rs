@@ -42,6 +42,7 @@ use std::sync::Arc;
 
 use super::decide::decide;
 use super::evidence::{Class, Evidence, Testimony};
+use super::inquiry::{Inquiries, SilentLink, Standing};
 use super::journal::{Journal, RankState};
 use super::message::{Message, Proposal, Report};
 use crate::error::{Error, RankIdentity};
@@ -94,6 +95,7 @@ pub struct Board {
     /// Acceptances that were passed on.
     heard: BTreeSet<(Rank, Rank)>,
     latched: Option<Proposal>,
+    inquiries: Inquiries,
     outgoing: Vec<Outgoing>,
 }
 
@@ -121,6 +123,7 @@ impl Board {
             accepted: BTreeMap::new(),
             heard: BTreeSet::new(),
             latched: None,
+            inquiries: Inquiries::default(),
             outgoing: Vec::new(),
         }
     }
@@ -171,6 +174,10 @@ impl Board {
                     && rank != self.rank
                     && self.evidence.gone.insert(rank)
                     && self.flood(message, Some(from))
+            }
+            Message::Asked { .. } | Message::Stands { .. } | Message::Silent { .. } => {
+                self.inquire(message, Some(from), now);
+                false
             }
         };
         if news {
@@ -233,6 +240,67 @@ impl Board {
     #[must_use]
     pub fn verdict(&self) -> Option<&Error> {
         self.latched.as_ref().map(|proposal| &proposal.error)
+    }
+
+    /// Somebody outside asks this rank where all stand; returns the number of the question.
+    pub fn ask(&mut self, now: u64) -> u64 {
+        let inquiry = self.inquiries.number(self.rank);
+        self.inquire(Message::Asked { inquiry }, None, now);
+        inquiry
+    }
+
+    /// When it is time to look which neighbours have acknowledged a question.
+    #[must_use]
+    pub fn next_look(&self) -> Option<u64> {
+        self.inquiries.next_look()
+    }
+
+    /// Takes in which neighbours are silent, and since when, where it is time to look.
+    pub fn look(&mut self, silent: impl Fn(Rank) -> Option<u64>, now: u64) {
+        for inquiry in self.inquiries.take_looks(now) {
+            for to in self.links.clone() {
+                if let Some(silent_ms) = silent(to) {
+                    let link = SilentLink { from: self.rank, to, silent_ms };
+                    self.inquire(Message::Silent { inquiry, link }, None, now);
+                }
+            }
+        }
+    }
+
+    /// When the answer to a question is ready, as far as is known now.
+    #[must_use]
+    pub fn answer_due(&self, inquiry: u64) -> u64 {
+        self.inquiries.answer_due(inquiry, &self.evidence)
+    }
+
+    /// The answer to a question, from what is known.
+    #[must_use]
+    pub fn answer(&self, inquiry: u64) -> Standing {
+        let failed = self.verdict().map(ToString::to_string);
+        self.inquiries.answer(inquiry, self.rank, (&self.evidence, failed.as_deref()))
+    }
+
+    /// Takes in a question, or what somebody has to say to it, and passes on what is new.
+    fn inquire(&mut self, message: Message, from: Option<Rank>, now: u64) {
+        let news = match &message {
+            Message::Asked { inquiry } => self.inquiries.hear(*inquiry, now),
+            Message::Stands { inquiry, rank, state } => {
+                self.exists([*rank]) && self.inquiries.stands(*inquiry, *rank, *state)
+            }
+            Message::Silent { inquiry, link } => {
+                self.exists([link.from, link.to]) && self.inquiries.silent(*inquiry, *link)
+            }
+            _ => false,
+        };
+        if !news {
+            return;
+        }
+        let asked = if let Message::Asked { inquiry } = &message { Some(*inquiry) } else { None };
+        self.flood(message, from);
+        if let Some(inquiry) = asked {
+            let (rank, state) = (self.rank, self.journal.state(now));
+            self.inquire(Message::Stands { inquiry, rank, state }, None, now);
+        }
     }
 
     /// The ranks that have said goodbye.

@@ -262,8 +262,7 @@ fn link_broken(evidence: &Evidence) -> Finding {
 
 fn deadline(evidence: &Evidence, sequence: u64) -> Finding {
     // Ranks that made different calls may wait for each other without ever meeting.
-    let calls = evidence.ranks().filter_map(|rank| evidence.called(rank, sequence));
-    if calls.collect::<BTreeSet<_>>().len() > 1 {
+    if differs(evidence, sequence) {
         return mismatch(evidence, sequence);
     }
     let waited = evidence.of_class(Class::Deadline).find_map(|(origin, report)| match report {
@@ -273,6 +272,43 @@ fn deadline(evidence: &Evidence, sequence: u64) -> Finding {
         _ => None,
     });
     let (reporter, waited_ms) = waited.unwrap_or_default();
+    let Standstill { name, parts, culprits } = standstill(evidence, sequence);
+    let call = evidence.ranks().find_map(|rank| evidence.called(rank, sequence));
+    Finding {
+        kind: ErrorKind::Timeout,
+        text: format!(
+            "{name} passed its deadline (rank {reporter} waited {waited_ms} ms): {}",
+            parts.join(", and ")
+        ),
+        culprits: culprits.into_iter().collect(),
+        operation: call.map(Signature::operation),
+    }
+}
+
+/// Whether ranks made different calls as operation `sequence`.
+fn differs(evidence: &Evidence, sequence: u64) -> bool {
+    let calls = evidence.ranks().filter_map(|rank| evidence.called(rank, sequence));
+    calls.collect::<BTreeSet<_>>().len() > 1
+}
+
+/// Why an operation does not end.
+#[derive(Debug)]
+pub(super) struct Standstill {
+    /// The operation, in words.
+    pub(super) name: String,
+    /// What holds it up.
+    pub(super) parts: Vec<String>,
+    /// Who does.
+    pub(super) culprits: BTreeSet<Rank>,
+}
+
+/// Why operation `sequence` does not end: who has not come, does not answer, has left, or is waited for.
+pub(super) fn standstill(evidence: &Evidence, sequence: u64) -> Standstill {
+    if differs(evidence, sequence) {
+        let Finding { text, culprits, .. } = mismatch(evidence, sequence);
+        let name = format!("operation {sequence}");
+        return Standstill { name, parts: vec![text], culprits: culprits.into_iter().collect() };
+    }
     let call = evidence.ranks().find_map(|rank| evidence.called(rank, sequence));
     let name = call.map_or_else(|| format!("operation {sequence}"), |c| c.operation().to_string());
 
@@ -311,35 +347,28 @@ fn deadline(evidence: &Evidence, sequence: u64) -> Finding {
     culprits.extend(gone);
     match earlier.filter(|_| held_up && !culprits.is_empty()) {
         Some(earlier) => {
-            let (awaited, text) = awaited(evidence, earlier);
+            let (awaited, text) = awaited(evidence, Some(earlier));
             parts.push(format!("in operation {earlier} {text}"));
             culprits = awaited;
         }
         None if culprits.is_empty() => {
-            let (awaited, text) = awaited(evidence, sequence);
+            let (awaited, text) = awaited(evidence, Some(sequence));
             parts.push(text);
             culprits = awaited;
         }
         None => {}
     }
-    Finding {
-        kind: ErrorKind::Timeout,
-        text: format!(
-            "{name} passed its deadline (rank {reporter} waited {waited_ms} ms): {}",
-            parts.join(", and ")
-        ),
-        culprits: culprits.into_iter().collect(),
-        operation: call.map(Signature::operation),
-    }
+    Standstill { name, parts, culprits }
 }
 
-/// Whom the ranks inside operation `sequence` wait for in the end, where all have entered it.
-fn awaited(evidence: &Evidence, sequence: u64) -> (BTreeSet<Rank>, String) {
+/// Whom the ranks inside operation `sequence` wait for in the end, where all have entered it; without
+/// one, those that wait for messages.
+pub(super) fn awaited(evidence: &Evidence, sequence: Option<u64>) -> (BTreeSet<Rank>, String) {
     let edges: BTreeMap<Rank, Rank> = evidence
         .ranks()
         .filter_map(|rank| {
             let state = evidence.state_of(rank)?;
-            let inside = state.current().is_some_and(|s| s.sequence == sequence);
+            let inside = state.current().map(|s| s.sequence) == sequence;
             state.waiting_on.filter(|_| inside).map(|on| (rank, on))
         })
         .collect();
@@ -367,16 +396,21 @@ fn awaited(evidence: &Evidence, sequence: u64) -> (BTreeSet<Rank>, String) {
             edges.iter().filter(|(_, on)| **on == sink).map(|(r, _)| *r).collect();
         let longest = waiters.iter().filter_map(|&r| evidence.state_of(r)).map(|s| s.waiting_ms);
         let longest = longest.max().unwrap_or_default();
-        let done = evidence.state_of(sink).is_some_and(|s| s.completed > sequence);
+        let done = evidence.state_of(sink).is_some_and(|s| Some(s.completed) > sequence);
         let who = names(evidence, &BTreeSet::from([sink]));
         let many = waiters.len() > 1;
         let (ranks, wait) = if many { ("ranks", "wait") } else { ("rank", "waits") };
         let waiters = list(waiters.iter().map(ToString::to_string), waiters.len());
         let waiting = format!("{ranks} {waiters} {wait} for it since {longest} ms");
-        parts.push(if done {
-            format!("{who} has completed it, but {waiting}: look at the link between them")
-        } else {
-            format!("{who} is inside it and waits for nobody, while {waiting}")
+        parts.push(match sequence {
+            Some(_) if done => {
+                format!("{who} has completed it, but {waiting}: look at the link between them")
+            }
+            Some(_) => format!("{who} is inside it and waits for nobody, while {waiting}"),
+            None if evidence.state_of(sink).is_none() => {
+                format!("{who} does not answer, while {waiting}")
+            }
+            None => format!("{who} waits for nobody, while {waiting}"),
         });
     }
     if !circle.is_empty() {
@@ -401,7 +435,7 @@ fn during(operation: Option<&OperationName>) -> String {
 }
 
 /// `rank 1 (host a, pid 12), rank 2 (host b, pid 7) and 5 more`.
-fn names(evidence: &Evidence, ranks: &BTreeSet<Rank>) -> String {
+pub(super) fn names(evidence: &Evidence, ranks: &BTreeSet<Rank>) -> String {
     let known = ranks.iter().map(|&r| match evidence.identities.get(r as usize) {
         Some(identity) => identity.to_string(),
         None => format!("rank {r}"),

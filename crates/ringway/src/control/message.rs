@@ -9,6 +9,7 @@ use std::cmp::Reverse;
 use serde::{Deserialize, Serialize};
 use thiserror::Error as ThisError;
 
+use super::inquiry::SilentLink;
 use super::journal::RankState;
 use super::signature::Signature;
 use crate::error::{Error, ErrorKind};
@@ -230,6 +231,27 @@ pub enum Message {
         /// Who leaves.
         rank: Rank,
     },
+    /// Somebody outside wants to know where all ranks stand.
+    Asked {
+        /// The number of the question.
+        inquiry: u64,
+    },
+    /// Where a rank stood when it heard a question.
+    Stands {
+        /// The question.
+        inquiry: u64,
+        /// Which rank.
+        rank: Rank,
+        /// Where it stands.
+        state: RankState,
+    },
+    /// A question was not even acknowledged.
+    Silent {
+        /// The question.
+        inquiry: u64,
+        /// Who sent it to whom.
+        link: SilentLink,
+    },
 }
 
 /// A message that cannot be read or written.
@@ -301,6 +323,9 @@ mod tests {
             Message::Accept { rank: 1, decided_by: 0 },
             Message::Called { signature: all_reduce(4, 9) },
             Message::Goodbye { rank: 5 },
+            Message::Asked { inquiry: u64::MAX },
+            Message::Stands { inquiry: 1, rank: 5, state },
+            Message::Silent { inquiry: 1, link: SilentLink { from: 1, to: 2, silent_ms: 7 } },
         ]
     }
 
@@ -332,7 +357,7 @@ mod tests {
 
         #[test]
         fn damaged_messages_are_read_without_panic(
-            which in 0usize..7, at in 0usize..512, byte: u8, cut in 0usize..512,
+            which in 0usize..10, at in 0usize..512, byte: u8, cut in 0usize..512,
         ) {
             let mut bytes = samples()[which].encode().unwrap();
             let length = bytes.len();

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::ask::Askers;
 use super::board::Board;
 use super::health::{Health, Wish};
 use super::journal::Journal;
@@ -43,6 +44,8 @@ pub struct ControlSetup {
     pub wake: Vec<Box<dyn Fn() + Send>>,
     /// Listeners to serve on the way.
     pub acceptors: Vec<Box<dyn Acceptor>>,
+    /// Where others may ask how the ranks are.
+    pub askers: Option<Askers>,
 }
 
 impl fmt::Debug for ControlSetup {
@@ -73,6 +76,7 @@ impl Control {
             board: Board::new(rank, setup.identities.into(), &near, setup.journal),
             lines: setup.streams.into_iter().map(|(rank, link)| Line::new(rank, link)).collect(),
             acceptors: setup.acceptors,
+            askers: setup.askers,
             alarm: Alarm { health: Arc::clone(&health), wake: setup.wake },
             clock: Clock::default(),
         };
@@ -144,7 +148,7 @@ struct Ready {
 ///
 /// A machine that was paused (a busy host, a virtual machine on the move) paused the other ranks
 /// too, as far as they live there: their answers are late by as much as our clock has jumped, and
-/// nobody is to be named for that. Only waits with a limit count, and the board has none before
+/// nobody is to be named for that. Only the board's waits count, and it has none before
 /// something went wrong: until then this is the clock of the journal.
 #[derive(Debug, Default)]
 struct Clock {
@@ -168,6 +172,7 @@ struct Worker {
     board: Board,
     lines: Vec<Line>,
     acceptors: Vec<Box<dyn Acceptor>>,
+    askers: Option<Askers>,
     alarm: Alarm,
     clock: Clock,
 }
@@ -193,10 +198,28 @@ impl Worker {
                 Wish::Die => return,
             }
             self.board.tick(now);
+            self.answer(now);
             self.publish();
-            let due = self.board.next_tick(now).map(|at| at.saturating_sub(now));
-            let ready = self.sleep(due);
+            let due = self.board.next_tick(now);
+            let looks = self.board.next_look();
+            let answers = self.askers.as_ref().and_then(|askers| askers.next_answer(&self.board));
+            let next = [due, looks, answers].into_iter().flatten().min();
+            let wait = |at: Option<u64>| at.map(|at| at.saturating_sub(now));
+            let ready = self.sleep(wait(next));
+            self.clock.wake(wait(due), self.health.now_ms());
             self.serve(&ready);
+        }
+    }
+
+    /// Serves those who ask how the ranks are.
+    fn answer(&mut self, now: u64) {
+        let silent = |rank| {
+            let line = self.lines.iter().find(|line| line.rank == rank)?;
+            os::silent_ms(line.link.as_fd())
+        };
+        self.board.look(silent, now);
+        if let Some(askers) = &mut self.askers {
+            askers.serve(&mut self.board, now);
         }
     }
 
@@ -237,7 +260,7 @@ impl Worker {
     }
 
     /// Waits until something is ready, `limit_ms` at most.
-    fn sleep(&mut self, limit_ms: Option<u64>) -> Ready {
+    fn sleep(&self, limit_ms: Option<u64>) -> Ready {
         let mut fds = vec![PollFd::from_borrowed_fd(self.health.bell(), PollFlags::IN)];
         for line in &self.lines {
             let writing = if line.is_idle() { PollFlags::empty() } else { PollFlags::OUT };
@@ -246,14 +269,14 @@ impl Worker {
         for acceptor in &self.acceptors {
             fds.push(PollFd::from_borrowed_fd(acceptor.as_fd(), PollFlags::IN));
         }
+        let asked = self.askers.as_ref().into_iter().flat_map(Askers::wanted);
+        fds.extend(asked.map(|(fd, flags)| PollFd::from_borrowed_fd(fd, flags)));
         let backlog = self.lines.iter().any(|line| line.backlog);
         let limit = if backlog { Some(0) } else { limit_ms }.map(|ms| Timespec {
             tv_sec: i64::try_from(ms / 1000).unwrap_or(i64::MAX),
             tv_nsec: i64::try_from(ms % 1000 * 1_000_000).unwrap_or_default(),
         });
-        let polled = poll(&mut fds, limit.as_ref());
-        self.clock.wake(limit_ms, self.health.now_ms());
-        if polled.is_err() {
+        if poll(&mut fds, limit.as_ref()).is_err() {
             // Interrupted, or the kernel is short of memory: look again.
             return Ready::default();
         }
@@ -267,7 +290,8 @@ impl Worker {
             let readable = line.backlog || !(*flags - PollFlags::OUT).is_empty();
             (readable || !flags.is_empty()).then_some((i, readable))
         });
-        let acceptors = acceptors.iter().enumerate().filter(|(_, flags)| !flags.is_empty());
+        let acceptors = acceptors.iter().take(self.acceptors.len()).enumerate();
+        let acceptors = acceptors.filter(|(_, flags)| !flags.is_empty());
         Ready { lines: lines.collect(), acceptors: acceptors.map(|(i, _)| i).collect() }
     }
 

@@ -87,6 +87,7 @@ fn setup(rank: Rank, n: u32) -> ControlSetup {
         journal: Arc::new(Journal::new()),
         wake: Vec::new(),
         acceptors: Vec::new(),
+        askers: None,
     }
 }
 

@@ -1,0 +1,182 @@
+//! Answers as text: a line that says what is wrong, and a table of ranks.
+
+use std::fmt::Write as _;
+
+use ringway::control::{Condition, Seat, Standing};
+
+use super::Case;
+
+/// Ranks in a table, unless all are asked for.
+const ROWS_MOST: usize = 40;
+
+/// How to lay it out.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Style {
+    pub(super) columns: usize,
+    pub(super) colour: bool,
+    pub(super) all: bool,
+}
+
+/// All answers. Of several, only those that are not well have a table.
+pub(super) fn render(cases: &[Case], style: &Style) -> String {
+    let mut text = String::new();
+    for (index, case) in cases.iter().enumerate() {
+        if index > 0 {
+            text.push('\n');
+        }
+        let standing = &case.standing;
+        let (word, colour) = match standing.condition {
+            Condition::Healthy => ("healthy", "32"),
+            Condition::Slow => ("slow", "33"),
+            Condition::Stuck => ("stuck", "31"),
+            Condition::Failed => ("failed", "31"),
+        };
+        let word =
+            if style.colour { format!("\x1b[1;{colour}m{word}\x1b[0m") } else { word.to_owned() };
+        let _ = writeln!(text, "{word}: {}", standing.text);
+        let pids: Vec<String> = case.pids.iter().map(ToString::to_string).collect();
+        let _ = writeln!(
+            text,
+            "communicator {}, {} ranks, here pid {}; rank {} answers",
+            case.communicator,
+            standing.seats.len(),
+            pids.join(" "),
+            standing.asked
+        );
+        if style.all || cases.len() == 1 || standing.condition != Condition::Healthy {
+            table(&mut text, standing, style);
+        }
+    }
+    text
+}
+
+const HEADS: [&str; 7] = ["rank", "host", "pid", "state", "seconds", "waits for", "operation"];
+
+fn table(text: &mut String, standing: &Standing, style: &Style) {
+    let culprit = |seat: &&Seat| standing.culprits.contains(&seat.identity.rank);
+    let many = standing.seats.len() > ROWS_MOST && !style.all;
+    // Those at fault first where not all can be shown.
+    let mut shown: Vec<&Seat> = standing.seats.iter().collect();
+    if many {
+        shown.sort_by_key(|seat| !culprit(seat));
+        shown.truncate(ROWS_MOST);
+        shown.sort_by_key(|seat| seat.identity.rank);
+    }
+    let rows: Vec<[String; 7]> = shown.iter().map(|seat| row(seat)).collect();
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([HEADS[column].len()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
+    let mut line = |cells: &[String; 7], mark: &str| {
+        let mut out = String::new();
+        for (column, cell) in cells.iter().enumerate() {
+            // Numbers to the right, words to the left.
+            let width = widths[column];
+            let _ = match column {
+                0 | 2 | 4 => write!(out, " {cell:>width$} "),
+                _ => write!(out, " {cell:<width$} "),
+            };
+        }
+        let cut: String = out.trim_end().chars().take(style.columns).collect();
+        let _ = match (style.colour, mark) {
+            (true, mark) if !mark.is_empty() => writeln!(text, "\x1b[{mark}m{cut}\x1b[0m"),
+            _ => writeln!(text, "{cut}"),
+        };
+    };
+    line(&HEADS.map(str::to_owned), "1");
+    for (seat, cells) in shown.iter().zip(&rows) {
+        line(cells, if culprit(seat) { "31" } else { "" });
+    }
+    if many {
+        let more = standing.seats.len() - shown.len();
+        let _ = writeln!(text, " … {more} more ranks (--all shows them)");
+    }
+}
+
+/// One rank.
+fn row(seat: &Seat) -> [String; 7] {
+    let none = || "-".to_owned();
+    let (state, seconds, waits, operation) = match &seat.state {
+        None if seat.left => ("left", none(), none(), none()),
+        None => ("silent", none(), none(), none()),
+        Some(state) => {
+            let waits = state.waiting_on.map(|rank| format!("rank {rank}"));
+            let seconds = waits.as_ref().map(|_| {
+                let tenths = state.waiting_ms / 100;
+                format!("{}.{}", tenths / 10, tenths % 10)
+            });
+            let operation = match (state.current(), state.completed) {
+                (Some(call), _) => format!("{} {}", call.sequence, call.call()),
+                (None, 0) => "none yet".to_owned(),
+                (None, completed) => format!("after {}", completed - 1),
+            };
+            let word = match (state.current().is_some(), waits.is_some()) {
+                (true, true) => "waits",
+                (true, false) => "works",
+                (false, true) => "message",
+                (false, false) => "outside",
+            };
+            (word, seconds.unwrap_or_else(none), waits.unwrap_or_else(none), operation)
+        }
+    };
+    let identity = &seat.identity;
+    let (rank, pid) = (identity.rank.to_string(), identity.pid.to_string());
+    [rank, identity.host.clone(), pid, state.to_owned(), seconds, waits, operation]
+}
+
+#[cfg(test)]
+mod tests {
+    use ringway::error::RankIdentity;
+
+    use super::*;
+
+    fn case(ranks: u32, culprits: &[u32]) -> Case {
+        let seat = |rank| Seat {
+            identity: RankIdentity { rank, host: "node-a".to_owned(), pid: 100 + rank },
+            left: rank == 2,
+            state: (rank % 4 == 0).then(Default::default),
+        };
+        Case {
+            communicator: "0xff".to_owned(),
+            pids: vec![100, 101],
+            standing: Standing {
+                asked: 0,
+                condition: Condition::Stuck,
+                text: "rank 1 does not answer".to_owned(),
+                culprits: culprits.to_vec(),
+                seats: (0..ranks).map(seat).collect(),
+                silent: Vec::new(),
+            },
+        }
+    }
+
+    #[test]
+    fn a_small_job_is_shown_whole() {
+        let style = Style { columns: 100, colour: false, all: false };
+        let expected = "\
+stuck: rank 1 does not answer
+communicator 0xff, 4 ranks, here pid 100 101; rank 0 answers
+ rank  host    pid  state    seconds  waits for  operation
+    0  node-a  100  outside        -  -          none yet
+    1  node-a  101  silent         -  -          -
+    2  node-a  102  left           -  -          -
+    3  node-a  103  silent         -  -          -
+";
+        assert_eq!(render(&[case(4, &[1])], &style), expected);
+        let narrow = render(&[case(4, &[1])], &Style { columns: 40, ..style });
+        assert!(narrow.lines().skip(2).all(|line| line.chars().count() <= 40), "{narrow}");
+        let coloured = render(&[case(4, &[1])], &Style { colour: true, ..style });
+        assert!(coloured.contains("\x1b[31m    1  node-a"), "{coloured:?}");
+    }
+
+    #[test]
+    fn of_a_large_job_those_at_fault_are_shown() {
+        let style = Style { columns: 100, colour: false, all: false };
+        let text = render(&[case(1000, &[777])], &style);
+        assert!(text.contains(" 777  node-a") && text.contains("960 more ranks"), "{text}");
+        assert_eq!(text.lines().count(), 2 + 1 + ROWS_MOST + 1);
+        let all = render(&[case(1000, &[777])], &Style { all: true, ..style });
+        assert_eq!(all.lines().count(), 2 + 1 + 1000);
+    }
+}

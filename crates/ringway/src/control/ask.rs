@@ -1,0 +1,254 @@
+//! Where questions come in: a Unix socket of its own for every communicator of a process, named so that
+//! it is found without asking anybody, and the other end of it.
+//!
+//! The socket is in the abstract namespace: no file is left, and it is gone with the process. Only
+//! the user whose job it is, and root, are answered. Who connects has asked; the answer is one line
+//! of JSON, then the connection ends.
+
+use std::collections::BTreeSet;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+use super::board::Board;
+use super::inquiry::Standing;
+use crate::error::{Error, Result};
+use crate::os;
+use crate::plan::types::Rank;
+
+/// How the names of all such sockets begin.
+const PREFIX: &str = "ringway-ask-";
+/// Who may wait at once; others are sent away.
+const ASKERS_MOST: usize = 16;
+/// Longest answer that is read: a hundred thousand ranks.
+const ANSWER_BYTES_MOST: u64 = 64 << 20;
+
+/// The end of the communicator: those who ask.
+#[derive(Debug)]
+pub struct Askers {
+    listener: UnixListener,
+    waiting: Vec<Asker>,
+}
+
+/// One that asked.
+#[derive(Debug)]
+struct Asker {
+    stream: UnixStream,
+    inquiry: u64,
+    /// What it is told, once that is known, and how much of it has been sent.
+    answer: Option<Vec<u8>>,
+    sent: usize,
+}
+
+impl Askers {
+    /// Lets others ask about `communicator`, of which this process is `rank`.
+    ///
+    /// # Errors
+    /// When the system has no socket for it.
+    pub fn open(communicator: u64, rank: Rank) -> Result<Self> {
+        let failed = |e| Error::system("cannot listen for questions (ringway why)", e);
+        let address = address(communicator, rank, std::process::id()).map_err(failed)?;
+        let listener = UnixListener::bind_addr(&address).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        Ok(Self { listener, waiting: Vec::new() })
+    }
+
+    /// What to poll, and for what.
+    pub(super) fn wanted(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        let listener = std::iter::once((self.listener.as_fd(), PollFlags::IN));
+        listener.chain(self.waiting.iter().map(|asker| {
+            let flags = if asker.answer.is_some() { PollFlags::OUT } else { PollFlags::empty() };
+            (asker.stream.as_fd(), flags)
+        }))
+    }
+
+    /// Lets in who has come, answers who can be answered, and forgets who is done.
+    pub(super) fn serve(&mut self, board: &mut Board, now: u64) {
+        while let Ok((stream, _)) = self.listener.accept() {
+            let welcome = os::peer_user(stream.as_fd())
+                .is_some_and(|user| user == 0 || user == rustix::process::geteuid().as_raw());
+            if welcome && self.waiting.len() < ASKERS_MOST && stream.set_nonblocking(true).is_ok() {
+                let inquiry = board.ask(now);
+                self.waiting.push(Asker { stream, inquiry, answer: None, sent: 0 });
+            }
+        }
+        for asker in &mut self.waiting {
+            if asker.answer.is_none() && now >= board.answer_due(asker.inquiry) {
+                asker.answer = serde_json::to_vec(&board.answer(asker.inquiry)).ok();
+            }
+        }
+        self.waiting.retain_mut(|asker| asker.goes_on());
+    }
+
+    /// When the next answer is ready.
+    pub(super) fn next_answer(&self, board: &Board) -> Option<u64> {
+        let open = self.waiting.iter().filter(|asker| asker.answer.is_none());
+        open.map(|asker| board.answer_due(asker.inquiry)).min()
+    }
+}
+
+impl Asker {
+    /// Sends more of the answer; whether there is more to do.
+    fn goes_on(&mut self) -> bool {
+        let Some(answer) = &self.answer else {
+            // Nobody who asks says anything: what there is to read is the end.
+            let said = rustix::net::recv(&self.stream, &mut [0_u8; 1][..], RecvFlags::DONTWAIT);
+            return !matches!(said, Ok((0, _)));
+        };
+        while self.sent < answer.len() {
+            match rustix::net::send(&self.stream, &answer[self.sent..], SendFlags::NOSIGNAL) {
+                Ok(sent) => self.sent += sent,
+                Err(Errno::INTR) => {}
+                Err(error) => return error == Errno::AGAIN,
+            }
+        }
+        false
+    }
+}
+
+fn address(communicator: u64, rank: Rank, pid: u32) -> io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("{PREFIX}{communicator:016x}-{rank}-{pid}"))
+}
+
+/// A communicator of some process on this host that can be asked.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Askable {
+    /// The communicator.
+    pub communicator: u64,
+    /// The rank that would be asked.
+    pub rank: Rank,
+    /// Its process, by the number it has for itself.
+    pub pid: u32,
+    /// The network namespace it is in, if another than this process's.
+    network: Option<PathBuf>,
+}
+
+impl Askable {
+    fn connect(&self) -> io::Result<UnixStream> {
+        let address = address(self.communicator, self.rank, self.pid)?;
+        let Some(network) = &self.network else {
+            return UnixStream::connect_addr(&address);
+        };
+        // A thread of its own goes there, and does not come back.
+        let enter = || {
+            let network = std::fs::File::open(network)?;
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(network.as_fd(), kind)?;
+            UnixStream::connect_addr(&address)
+        };
+        std::thread::scope(|scope| scope.spawn(enter).join())
+            .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
+    }
+
+    /// Asks. Works while the job hangs; takes a second or two where ranks do not answer.
+    ///
+    /// # Errors
+    /// When the process is gone, belongs to another user, or does not answer within `limit`: it is
+    /// stopped then. Another rank of the communicator may still know more.
+    pub fn ask(&self, limit: Duration) -> Result<Standing> {
+        let failed = |e: io::Error| {
+            let who = format!("rank {} of communicator {:016x}", self.rank, self.communicator);
+            match e.kind() {
+                io::ErrorKind::WouldBlock => Error::system(
+                    "asking a rank",
+                    format!("{who} does not answer: its process is stopped or gets no processor"),
+                ),
+                io::ErrorKind::UnexpectedEof => Error::system(
+                    "asking a rank",
+                    format!("{who} refuses: only its user and root are answered"),
+                ),
+                _ => Error::system("asking a rank", format!("{who}: {e}")),
+            }
+        };
+        let mut stream = self.connect().map_err(failed)?;
+        let until = Instant::now() + limit;
+        let mut answer = Vec::new();
+        let mut piece = [0; 16 << 10];
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(failed(io::ErrorKind::WouldBlock.into()));
+            }
+            stream.set_read_timeout(Some(left)).map_err(failed)?;
+            match stream.read(&mut piece) {
+                Ok(0) if answer.is_empty() => {
+                    return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+                }
+                Ok(0) => break,
+                Ok(_) if answer.len() as u64 > ANSWER_BYTES_MOST => {
+                    return Err(failed(io::Error::other("an endless answer")));
+                }
+                Ok(count) => answer.extend_from_slice(&piece[..count]),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(failed(e)),
+            }
+        }
+        serde_json::from_slice(&answer).map_err(|e| failed(io::Error::other(e)))
+    }
+}
+
+/// All communicators on this host that can be asked, each rank of each, in order. Those in other network
+/// namespaces (containers) are among them where this process may see and enter these.
+#[must_use]
+pub fn askable() -> Vec<Askable> {
+    let own = std::fs::read_link("/proc/self/ns/net").unwrap_or_default();
+    let list = |path: &Path| std::fs::read(path).unwrap_or_default();
+    let mut found = parse(&list(Path::new("/proc/self/net/unix")), None);
+    let mut seen = BTreeSet::from([own]);
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let is_process = entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok());
+        let network = entry.path().join("ns/net");
+        let link = is_process.then(|| std::fs::read_link(&network).ok()).flatten();
+        if link.is_some_and(|link| seen.insert(link)) {
+            found.extend(parse(&list(&entry.path().join("net/unix")), Some(&network)));
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// The ranks that are named in a list of Unix sockets, as `/proc/net/unix` is one.
+fn parse(sockets: &[u8], network: Option<&Path>) -> Vec<Askable> {
+    let sockets = String::from_utf8_lossy(sockets);
+    let found = sockets.lines().filter_map(|line| {
+        let (_, name) = line.rsplit_once('@')?;
+        let mut words = name.strip_prefix(PREFIX)?.split('-');
+        let communicator = u64::from_str_radix(words.next()?, 16).ok()?;
+        let (rank, pid) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        Some(Askable { communicator, rank, pid, network: network.map(Path::to_path_buf) })
+    });
+    found.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_are_found_by_their_names() {
+        let list = "\
+Num       RefCount Protocol Flags    Type St Inode Path
+0000000000000000: 00000002 00000000 00010000 0001 01 21035 /run/dbus/system_bus_socket
+0000000000000000: 00000002 00000000 00010000 0001 01 21036 @ringway-ask-00000000000000ff-10-77
+0000000000000000: 00000003 00000000 00000000 0001 03 21037 @ringway-ask-00000000000000ff-10-77
+0000000000000000: 00000002 00000000 00010000 0001 01 21038 @ringway-ask-00000000000000ff-2-78
+0000000000000000: 00000002 00000000 00010000 0001 01 21039 @ringway-00000000000000ff-2
+0000000000000000: 00000002 00000000 00010000 0001 01 21040 @ringway-ask-nonsense
+0000000000000000: 00000002 00000000 00010000 0001 01 21041";
+        let found: Vec<_> = parse(list.as_bytes(), None)
+            .into_iter()
+            .map(|one| (one.communicator, one.rank, one.pid))
+            .collect();
+        assert_eq!(found, [(255, 10, 77), (255, 10, 77), (255, 2, 78)]);
+        assert!(parse(b"\xff\xfe@ringway-ask-1-2-\xff", None).is_empty());
+    }
+}

@@ -1,0 +1,317 @@
+//! Questions from outside: where does every rank stand? Asked of one rank, flooded to all, and
+//! answered by all to all, so that no rank that stands still is between the question and its answers.
+//!
+//! Nothing here touches an error: a job that is asked goes on as if it had not been. Pure, as the
+//! board is: `now` is an argument.
+//!
+//! ```text
+//!   ask       the rank that is asked numbers the question and floods it
+//!   stands    whoever hears it first passes it on, and floods where it stands
+//!   look      400 ms later each rank looks which of its neighbours have not even acknowledged the
+//!             question: those links are silent, and that is flooded too
+//!   conclude  what is known after all have answered (where somebody waits for long, also looked),
+//!             or after 1.2 s
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use serde::{Deserialize, Serialize};
+
+use super::decide::{Standstill, awaited, names, standstill};
+use super::evidence::{Evidence, Testimony};
+use super::journal::RankState;
+use crate::error::RankIdentity;
+use crate::plan::types::Rank;
+
+/// How long the bytes of a question may be unacknowledged: longer than the least retransmission
+/// timeout of TCP, twice.
+const LOOK_MS: u64 = 400;
+/// Longest wait for answers.
+const ANSWER_MS_MAX: u64 = 1200;
+/// Questions that are remembered, so that late answers find theirs.
+const REMEMBERED: usize = 8;
+/// What a neighbour's look may take to arrive.
+const NEWS_MS: u64 = 200;
+
+/// A rank that has waited for so long has a reason.
+const SLOW_MS: u64 = 1_000;
+/// A rank that has waited for so long will not get what it waits for.
+const STUCK_MS: u64 = 10_000;
+
+/// How a communicator is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Condition {
+    /// Nobody waits for long.
+    Healthy,
+    /// Somebody waits longer than is usual, or a rank for which nobody waits yet does not answer.
+    Slow,
+    /// Somebody waits for what will not come.
+    Stuck,
+    /// The ranks have agreed on an error.
+    Failed,
+}
+
+/// One rank, as the others see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Seat {
+    /// Who it is.
+    pub identity: RankIdentity,
+    /// Whether it has said goodbye.
+    pub left: bool,
+    /// Where it stands, if it answered.
+    pub state: Option<RankState>,
+}
+
+/// A connection on which nothing is acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct SilentLink {
+    /// Who noticed.
+    pub from: Rank,
+    /// The other end.
+    pub to: Rank,
+    /// For how long nothing came back.
+    pub silent_ms: u64,
+}
+
+/// The answer: one sentence, and what it is drawn from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// The rank that was asked.
+    pub asked: Rank,
+    /// How the communicator is.
+    pub condition: Condition,
+    /// Why, in words.
+    pub text: String,
+    /// Who is at fault.
+    pub culprits: Vec<Rank>,
+    /// All ranks, in order.
+    pub seats: Vec<Seat>,
+    /// Links that are silent.
+    pub silent: Vec<SilentLink>,
+}
+
+/// What has come in on one question.
+#[derive(Debug)]
+struct Roll {
+    inquiry: u64,
+    heard_at: u64,
+    looked: bool,
+    states: BTreeMap<Rank, RankState>,
+    silent: BTreeMap<(Rank, Rank), u64>,
+}
+
+/// The questions that one rank knows of.
+#[derive(Debug, Default)]
+pub(super) struct Inquiries {
+    rolls: VecDeque<Roll>,
+    asked: u32,
+}
+
+impl Inquiries {
+    /// The number of a question that is asked of `rank` now.
+    pub(super) fn number(&mut self, rank: Rank) -> u64 {
+        self.asked = self.asked.wrapping_add(1);
+        u64::from(rank) << 32 | u64::from(self.asked)
+    }
+
+    /// A question was heard; whether for the first time.
+    pub(super) fn hear(&mut self, inquiry: u64, now: u64) -> bool {
+        if self.roll(inquiry).is_some() {
+            return false;
+        }
+        if self.rolls.len() >= REMEMBERED {
+            self.rolls.pop_front();
+        }
+        let (states, silent) = (BTreeMap::new(), BTreeMap::new());
+        self.rolls.push_back(Roll { inquiry, heard_at: now, looked: false, states, silent });
+        true
+    }
+
+    /// Where a rank stands; whether that is news.
+    pub(super) fn stands(&mut self, inquiry: u64, rank: Rank, state: RankState) -> bool {
+        let roll = self.rolls.iter_mut().find(|roll| roll.inquiry == inquiry);
+        roll.is_some_and(|roll| roll.states.insert(rank, state).is_none())
+    }
+
+    /// A link is silent; whether that is news.
+    pub(super) fn silent(&mut self, inquiry: u64, link: SilentLink) -> bool {
+        let roll = self.rolls.iter_mut().find(|roll| roll.inquiry == inquiry);
+        roll.is_some_and(|roll| roll.silent.insert((link.from, link.to), link.silent_ms).is_none())
+    }
+
+    /// When the next look is due.
+    pub(super) fn next_look(&self) -> Option<u64> {
+        let due = self.rolls.iter().filter(|roll| !roll.looked).map(|roll| roll.heard_at + LOOK_MS);
+        due.min()
+    }
+
+    /// The questions for which it is time to look.
+    pub(super) fn take_looks(&mut self, now: u64) -> Vec<u64> {
+        let due =
+            self.rolls.iter_mut().filter(|roll| !roll.looked && now >= roll.heard_at + LOOK_MS);
+        due.map(|roll| {
+            roll.looked = true;
+            roll.inquiry
+        })
+        .collect()
+    }
+
+    /// When the answer to a question is ready at the latest; at once for one that is forgotten.
+    pub(super) fn answer_due(&self, inquiry: u64, evidence: &Evidence) -> u64 {
+        let Some(roll) = self.roll(inquiry) else { return 0 };
+        let answered = |rank| roll.states.contains_key(&rank) || !evidence.is_live(rank);
+        let complete = evidence.ranks().all(answered);
+        let waits = roll.states.values().any(|state| wait_of(state) >= SLOW_MS);
+        match (complete, waits) {
+            (true, false) => roll.heard_at,
+            (true, true) => roll.heard_at + LOOK_MS + NEWS_MS,
+            (false, _) => roll.heard_at + ANSWER_MS_MAX,
+        }
+    }
+
+    /// The answer, from what is known. `failed` is the error that the ranks agreed on, if they have.
+    pub(super) fn answer(
+        &self,
+        inquiry: u64,
+        asked: Rank,
+        (known, failed): (&Evidence, Option<&str>),
+    ) -> Standing {
+        let mut evidence = Evidence::new(std::sync::Arc::clone(&known.identities));
+        evidence.gone.clone_from(&known.gone);
+        let mut silent = Vec::new();
+        if let Some(roll) = self.roll(inquiry) {
+            for (rank, state) in &roll.states {
+                evidence.add_state(*rank, None, Testimony { state: *state, called: None });
+            }
+            let links = roll.silent.iter();
+            silent.extend(links.map(|(&(from, to), &silent_ms)| SilentLink {
+                from,
+                to,
+                silent_ms,
+            }));
+        }
+        let conclusion = conclude(&evidence, &silent);
+        let (condition, text, culprits) = match failed {
+            Some(error) => (Condition::Failed, error.to_owned(), BTreeSet::new()),
+            None => conclusion,
+        };
+        let seats = evidence.ranks().zip(evidence.identities.iter()).map(|(rank, identity)| Seat {
+            identity: identity.clone(),
+            left: evidence.gone.contains(&rank),
+            state: evidence.state_of(rank).copied(),
+        });
+        Standing {
+            asked,
+            condition,
+            text,
+            culprits: culprits.into_iter().collect(),
+            seats: seats.collect(),
+            silent,
+        }
+    }
+
+    fn roll(&self, inquiry: u64) -> Option<&Roll> {
+        self.rolls.iter().find(|roll| roll.inquiry == inquiry)
+    }
+}
+
+/// For how long a rank has waited for another, in an operation or for a message.
+fn wait_of(state: &RankState) -> u64 {
+    if state.waiting_on.is_some() { state.waiting_ms } else { 0 }
+}
+
+/// How the ranks are, why, and who is at fault.
+fn conclude(evidence: &Evidence, silent: &[SilentLink]) -> (Condition, String, BTreeSet<Rank>) {
+    let states: Vec<&RankState> =
+        evidence.ranks().filter_map(|rank| evidence.state_of(rank)).collect();
+    let mute: BTreeSet<Rank> = evidence
+        .ranks()
+        .filter(|rank| evidence.state_of(*rank).is_none() && !evidence.gone.contains(rank))
+        .collect();
+    let longest = states.iter().map(|state| wait_of(state)).max().unwrap_or(0);
+    let link = silent_link(evidence, silent).filter(|_| mute.is_empty());
+    let waiting: Vec<_> = states.iter().filter(|state| wait_of(state) >= SLOW_MS).collect();
+    let calls = waiting.iter().filter_map(|state| state.current());
+    let standing = calls.map(|call| call.sequence).min().map_or_else(
+        || {
+            let (culprits, text) = awaited(evidence, None);
+            Standstill { name: "messages".to_owned(), parts: vec![text], culprits }
+        },
+        |sequence| standstill(evidence, sequence),
+    );
+    match Some(standing).filter(|_| !waiting.is_empty()) {
+        Some(Standstill { name, mut parts, mut culprits }) => {
+            let hopeless = longest >= STUCK_MS || !mute.is_empty() || link.is_some();
+            if let Some((ends, words)) = link {
+                (parts, culprits) = (vec![words], ends);
+            }
+            parts.extend(reason(&mute, silent).map(str::to_owned));
+            let condition = if hopeless { Condition::Stuck } else { Condition::Slow };
+            (condition, format!("{name}: {}", parts.join(", and ")), culprits)
+        }
+        None => match (link, reason(&mute, silent)) {
+            (Some((ends, words)), _) => (Condition::Slow, words, ends),
+            (None, Some(reason)) => {
+                let verb = if mute.len() == 1 { "does" } else { "do" };
+                let who = names(evidence, &mute);
+                let text =
+                    format!("{who} {verb} not answer, and {reason}; nobody waits for long yet");
+                (Condition::Slow, text, mute)
+            }
+            (None, None) => (Condition::Healthy, at_work(&states, longest), BTreeSet::new()),
+        },
+    }
+}
+
+/// What ranks do of which none waits for long.
+fn at_work(states: &[&RankState], longest_ms: u64) -> String {
+    let ranks = states.len();
+    let completed = states.iter().map(|state| state.completed).min().unwrap_or(0);
+    match states.iter().filter(|state| state.current().is_some()).count() {
+        0 => format!("all {ranks} ranks are between operations; {completed} completed"),
+        inside => format!(
+            "{inside} of {ranks} ranks are inside an operation, {completed} completed; none waits \
+             for longer than {longest_ms} ms"
+        ),
+    }
+}
+
+/// The link that is silent although both its ends answer by other ways, and the words for it.
+fn silent_link(evidence: &Evidence, silent: &[SilentLink]) -> Option<(BTreeSet<Rank>, String)> {
+    let answers = |rank: Rank| evidence.state_of(rank).is_some();
+    let mut pairs: BTreeMap<(Rank, Rank), u64> = BTreeMap::new();
+    for link in silent.iter().filter(|link| answers(link.from) && answers(link.to)) {
+        let pair = (link.from.min(link.to), link.from.max(link.to));
+        let longest = pairs.entry(pair).or_default();
+        *longest = link.silent_ms.max(*longest);
+    }
+    let (&(low, high), silent_ms) = pairs.first_key_value()?;
+    let more = match pairs.len() - 1 {
+        0 => String::new(),
+        1 => "; 1 other link is silent too".to_owned(),
+        more => format!("; {more} other links are silent too"),
+    };
+    let ends = BTreeSet::from([low, high]);
+    let words = format!(
+        "the link between {} is silent: nothing sent on it was acknowledged for {silent_ms} ms, \
+         while both answer by other ways{more}",
+        names(evidence, &ends)
+    );
+    Some((ends, words))
+}
+
+/// Why ranks do not answer. The kernel acknowledges what is sent to a process that is stopped.
+fn reason(mute: &BTreeSet<Rank>, silent: &[SilentLink]) -> Option<&'static str> {
+    let cut = silent.iter().any(|link| mute.contains(&link.to));
+    match (mute.is_empty(), cut) {
+        (true, _) => None,
+        (false, false) => {
+            Some("what is sent there is acknowledged, so it is stopped or gets no processor")
+        }
+        (false, true) => Some("nothing sent there is acknowledged: the link or the host is down"),
+    }
+}
+
+#[cfg(test)]
+mod tests;

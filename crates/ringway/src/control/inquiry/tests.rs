@@ -1,0 +1,205 @@
+//! Boards that are asked, over links that are perfect but for those that are cut.
+
+use std::sync::Arc;
+
+use super::*;
+use crate::control::board::Board;
+use crate::control::signature::tests::all_reduce;
+use crate::control::{Journal, Report, neighbours};
+
+struct Job {
+    boards: Vec<Board>,
+    journals: Vec<Arc<Journal>>,
+    frozen: BTreeSet<Rank>,
+    cut: BTreeSet<(Rank, Rank)>,
+}
+
+impl Job {
+    fn new(ranks: u32) -> Self {
+        let identities: Arc<[RankIdentity]> = (0..ranks)
+            .map(|rank| RankIdentity { rank, host: format!("h{rank}"), pid: 100 + rank })
+            .collect();
+        let journals: Vec<_> = (0..ranks).map(|_| Arc::new(Journal::new())).collect();
+        let board = |(rank, journal): (Rank, &Arc<Journal>)| {
+            let near = neighbours(rank, ranks);
+            Board::new(rank, Arc::clone(&identities), &near, Arc::clone(journal))
+        };
+        let boards = (0..).zip(&journals).map(board).collect();
+        Self { boards, journals, frozen: BTreeSet::new(), cut: BTreeSet::new() }
+    }
+
+    fn cut(&mut self, a: Rank, b: Rank) {
+        self.cut.extend([(a, b), (b, a)]);
+    }
+
+    /// Carries messages until there are none; how many there were.
+    fn carry(&mut self, now: u64) -> usize {
+        let mut carried = 0;
+        loop {
+            let mut bag = Vec::new();
+            for (from, board) in (0..).zip(&mut self.boards) {
+                for outgoing in board.take_outgoing() {
+                    bag.extend(outgoing.to.iter().map(|to| (from, *to, outgoing.message.clone())));
+                }
+            }
+            bag.retain(|(from, to, _)| {
+                !self.cut.contains(&(*from, *to)) && !self.frozen.contains(to)
+            });
+            if bag.is_empty() {
+                return carried;
+            }
+            carried += bag.len();
+            for (from, to, message) in bag {
+                self.boards[to as usize].receive(from, message, now);
+            }
+        }
+    }
+
+    /// Asks `rank` at `now`; the answer, and when it came.
+    fn ask(&mut self, rank: Rank, now: u64) -> (Standing, u64) {
+        let inquiry = self.boards[rank as usize].ask(now);
+        self.carry(now);
+        let first = self.boards[rank as usize].answer_due(inquiry);
+        if first > now {
+            let look = now + LOOK_MS;
+            for (rank, board) in (0..).zip(&mut self.boards) {
+                if !self.frozen.contains(&rank) {
+                    let cut = &self.cut;
+                    board.look(|to| cut.contains(&(rank, to)).then_some(5000), look);
+                }
+            }
+            self.carry(look);
+        }
+        let due = self.boards[rank as usize].answer_due(inquiry);
+        (self.boards[rank as usize].answer(inquiry), due - now)
+    }
+
+    /// All but `but` are in operation `sequence` and wait, for `ms`, for the next rank.
+    fn wait(&self, sequence: u64, but: &[Rank], (now, ms): (u64, u64)) {
+        let ranks = u32::try_from(self.journals.len()).unwrap();
+        for (rank, journal) in (0..).zip(&self.journals) {
+            for earlier in 0..sequence {
+                journal.begin(&all_reduce(earlier, 8));
+                journal.end(earlier);
+            }
+            if !but.contains(&rank) {
+                journal.begin(&all_reduce(sequence, 8));
+                journal.wait_begin((rank + 1) % ranks, now - ms);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_job_at_work_is_healthy_and_answers_at_once() {
+    for ranks in [1, 2, 3, 8, 33] {
+        let mut job = Job::new(ranks);
+        job.wait(5, &[], (50_000, 3));
+        let (standing, after) = job.ask(ranks / 2, 50_000);
+        assert_eq!((standing.condition, after), (Condition::Healthy, 0), "{}", standing.text);
+        assert_eq!(standing.seats.len(), ranks as usize);
+        assert!(standing.seats.iter().all(|seat| seat.state.is_some_and(|s| s.completed == 5)));
+        assert!(standing.text.contains("5 completed; none waits for longer than 3 ms"));
+        assert!(job.boards.iter().all(|board| !board.is_raised()));
+    }
+    let mut job = Job::new(4);
+    let (standing, _) = job.ask(0, 9);
+    assert_eq!(standing.text, "all 4 ranks are between operations; 0 completed");
+}
+
+#[test]
+fn a_rank_that_has_not_come_is_named() {
+    let mut job = Job::new(8);
+    job.wait(7, &[3], (50_000, 2_000));
+    let (standing, _) = job.ask(5, 50_000);
+    assert_eq!((standing.condition, &standing.culprits[..]), (Condition::Slow, &[3][..]));
+    assert!(
+        standing.text.ends_with("rank 3 (host h3, pid 103) has not entered it"),
+        "{}",
+        standing.text
+    );
+    assert!(standing.text.starts_with("operation 7 (all_reduce"), "{}", standing.text);
+    let (later, _) = job.ask(5, 60_000);
+    assert_eq!((later.condition, &later.culprits[..]), (Condition::Stuck, &[3][..]));
+}
+
+#[test]
+fn a_rank_that_stands_still_is_named_though_it_is_on_the_way() {
+    for ranks in [2, 3, 5, 16] {
+        for frozen in 1..ranks {
+            let mut job = Job::new(ranks);
+            job.wait(0, &[], (50_000, 1_500));
+            job.frozen.insert(frozen);
+            let (standing, after) = job.ask(0, 50_000);
+            assert_eq!(standing.culprits, [frozen], "{}", standing.text);
+            assert_eq!((standing.condition, after), (Condition::Stuck, ANSWER_MS_MAX));
+            assert!(standing.text.contains("acknowledged, so it is stopped"), "{}", standing.text);
+        }
+    }
+    // Nobody waits for it yet.
+    let mut job = Job::new(4);
+    job.frozen.insert(2);
+    let (standing, _) = job.ask(0, 50_000);
+    assert_eq!((standing.condition, &standing.culprits[..]), (Condition::Slow, &[2][..]));
+}
+
+#[test]
+fn a_link_that_is_silent_is_named_with_both_ends() {
+    let mut job = Job::new(4);
+    job.wait(2, &[], (50_000, 3_000));
+    job.cut(1, 2);
+    let (standing, after) = job.ask(3, 50_000);
+    assert_eq!(standing.culprits, [1, 2], "{}", standing.text);
+    assert_eq!((standing.condition, after), (Condition::Stuck, LOOK_MS + NEWS_MS));
+    assert!(standing.text.contains("nothing sent on it was acknowledged for 5000 ms"));
+    assert_eq!(standing.silent.len(), 2);
+}
+
+#[test]
+fn a_host_that_is_gone_is_told_from_a_process_that_is_stopped() {
+    let mut job = Job::new(4);
+    job.wait(2, &[], (50_000, 3_000));
+    (0..3).for_each(|other| job.cut(3, other));
+    let (standing, _) = job.ask(0, 50_000);
+    assert_eq!(standing.culprits, [3], "{}", standing.text);
+    assert!(standing.text.contains("the link or the host is down"), "{}", standing.text);
+}
+
+#[test]
+fn messages_have_culprits_too() {
+    let mut job = Job::new(3);
+    job.journals[0].wait_begin(1, 10_000);
+    let (standing, _) = job.ask(2, 30_000);
+    assert_eq!((standing.condition, &standing.culprits[..]), (Condition::Stuck, &[1][..]));
+    assert!(standing.text.contains("rank 0 waits for it since 20000 ms"), "{}", standing.text);
+}
+
+#[test]
+fn an_error_is_told_and_questions_change_nothing() {
+    let mut job = Job::new(2);
+    job.boards[0].local(Report::Aborted { rank: 0, reason: "enough".into() }, 10);
+    job.carry(10);
+    for now in [200, 2_000, 4_000] {
+        job.boards.iter_mut().for_each(|board| board.tick(now));
+        job.carry(now);
+    }
+    let (standing, _) = job.ask(1, 5_000);
+    assert_eq!(standing.condition, Condition::Failed);
+    assert_eq!(standing.text, job.boards[0].verdict().unwrap().to_string());
+}
+
+#[test]
+fn questions_are_many_and_memory_is_not() {
+    let mut job = Job::new(5);
+    for round in 0..100 {
+        let inquiry = job.boards[1].ask(round);
+        // Who hears of it again does not pass it on again.
+        assert!(job.carry(round) <= 5 * 6 * 4, "a flood");
+        assert_eq!(job.boards[1].answer(inquiry).seats.len(), 5);
+    }
+    assert!(job.boards.iter().all(|board| board.next_look().is_some()));
+    job.boards.iter_mut().for_each(|board| board.look(|_| None, 10_000));
+    assert!(job.boards.iter().all(|board| board.next_look().is_none()));
+    // An answer to a question that is forgotten is none.
+    assert_eq!(job.boards[1].answer_due(7), 0);
+}
