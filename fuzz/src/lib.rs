@@ -114,10 +114,17 @@ pub fn control_message(bytes: &[u8]) {
         assert!(known.is_none() || board.verdict() == known.as_ref(), "the first error wins");
     }
     for _ in 0..1000 {
-        let Some(next) = board.next_tick() else { break };
-        board.tick(next);
+        let Some(next) = board.next_tick(now) else { break };
+        now = next.max(now);
+        board.tick(now);
     }
     assert!(!board.is_raised() || board.verdict().is_some(), "raised, and never agreed");
+    // Whatever was said before, who asks is answered.
+    let inquiry = board.ask(now);
+    assert!(board.next_look().is_some());
+    board.look(|rank| Some(u64::from(rank)), u64::MAX);
+    assert!(board.next_look().is_none() && board.answer_due(inquiry) > 0);
+    assert_eq!(board.answer(inquiry).seats.len(), 4);
 }
 
 /// Settings: the first line on as variables, what follows an empty line as a configuration file.

@@ -251,6 +251,11 @@ pub(crate) trait Link: Send + std::fmt::Debug {
     /// Ends the link after a failure: when this returns, nobody reaches the memory of its operations by it.
     fn disarm(&self) {}
 
+    /// For how long nothing that was sent on it has been acknowledged, where it had to be sent again.
+    fn silent_ms(&self) -> Option<u64> {
+        None
+    }
+
     /// What this link is and why.
     fn description(&self) -> &LinkDescription;
 }

@@ -91,6 +91,13 @@ impl Network {
         }
     }
 
+    /// Takes [`Network::cut`] back.
+    pub(crate) fn heal(&self, a: u32, b: u32) {
+        for (from, to) in [(a, b), (b, a)] {
+            self.on(from, &["neigh", "del", &self.address(to), "dev", "eth0"]);
+        }
+    }
+
     /// Runs `tc` inside one host.
     fn shape(&self, host: u32, args: &[&str]) {
         let name = self.host(host);
@@ -100,26 +107,28 @@ impl Network {
         assert!(output.status.success(), "tc {}: {said}", args.join(" "));
     }
 
-    /// Starts two ranks of one job on every host.
-    pub(crate) fn start(&self, args: &[&str], variables: &[(&str, &str)]) -> Vec<Running> {
+    /// The commands of two ranks of one job on every host.
+    pub(crate) fn commands(&self, args: &[&str], variables: &[(&str, &str)]) -> Vec<Command> {
         let size = self.hosts * RANKS_PER_HOST;
         let root = match self.family {
             Family::V4 => format!("{}:29555", self.address(0)),
             Family::V6 => format!("[{}]:29555", self.address(0)),
         };
-        (0..size)
-            .map(|rank| {
-                let mut command = Command::new("ip");
-                let host = self.host(rank / RANKS_PER_HOST);
-                command.args(["netns", "exec", &host, PROGRAM, "perf"]).args(args);
-                as_rank(&mut command, rank, size, &root);
-                command
-                    .env("NCCL_DEBUG", "INFO")
-                    .env("RINGWAY_INIT_TIMEOUT", "30s")
-                    .envs(variables.iter().copied());
-                start(&mut command)
-            })
-            .collect()
+        let command = |rank| {
+            let mut command = Command::new("ip");
+            let host = self.host(rank / RANKS_PER_HOST);
+            command.args(["netns", "exec", &host, PROGRAM, "perf"]).args(args);
+            as_rank(&mut command, rank, size, &root);
+            command.env("RINGWAY_INIT_TIMEOUT", "30s").envs(variables.iter().copied());
+            command
+        };
+        (0..size).map(command).collect()
+    }
+
+    /// Starts two ranks of one job on every host.
+    pub(crate) fn start(&self, args: &[&str], variables: &[(&str, &str)]) -> Vec<Running> {
+        let commands = self.commands(args, variables).into_iter();
+        commands.map(|mut command| start(command.env("NCCL_DEBUG", "INFO"))).collect()
     }
 
     /// Runs a job to its end; all ranks must succeed.

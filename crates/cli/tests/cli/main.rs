@@ -3,6 +3,7 @@
 //! *Invariant*: every wait has a bound, and a test that fails ends what it started.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
+mod chaos;
 mod doctor;
 #[path = "../../../ringway/tests/fakes/fakes.rs"]
 mod fakes;

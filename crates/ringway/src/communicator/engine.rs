@@ -20,6 +20,9 @@ use crate::transport::{Area, Context, Link, LinkDescription, OperationTag, Pair,
 /// How long a wait stands before the peers compare what they are doing.
 const COMPARE_AFTER: Duration = Duration::from_millis(1);
 
+/// How long a wait stands before links are asked whether what was sent on them was acknowledged.
+const SILENT_AFTER: Duration = Duration::from_millis(200);
+
 /// How long a wait stands before the control plane compares what neighbours are doing: links
 /// only compare with ranks they have been made to.
 pub(super) const ASK_AFTER: Duration = Duration::from_millis(50);
@@ -460,6 +463,7 @@ impl Engine {
     /// what this rank has not looked at since: `gone` is when it was first found so, with nothing having moved.
     fn watch(&self, peer: Rank, waited: Duration, gone: &mut Option<(Rank, Instant)>) {
         let since_ms = self.health.now_ms().saturating_sub(millis(waited));
+        self.journal.note_silent(if waited > SILENT_AFTER { self.links.silent() } else { None });
         self.journal.wait_begin(peer, since_ms);
         if waited > ASK_AFTER {
             self.health.compare();
@@ -478,6 +482,7 @@ impl Engine {
     }
 
     fn late(&self, peer: Rank, waited: Duration, running: &[Running<'_>]) -> Error {
+        self.journal.note_silent(self.links.silent());
         let sequence = running
             .iter()
             .find(|one| one.context() == Context::Collective)

@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::evidence::{Class, Evidence};
+use super::inquiry::SilentLink;
 use super::message::{Report, Weight};
 use super::signature::Signature;
 use crate::error::{Error, ErrorKind, OperationName};
@@ -347,18 +348,55 @@ pub(super) fn standstill(evidence: &Evidence, sequence: u64) -> Standstill {
     culprits.extend(gone);
     match earlier.filter(|_| held_up && !culprits.is_empty()) {
         Some(earlier) => {
-            let (awaited, text) = awaited(evidence, Some(earlier));
+            let (awaited, text) = held_by(evidence, earlier);
             parts.push(format!("in operation {earlier} {text}"));
             culprits = awaited;
         }
         None if culprits.is_empty() => {
-            let (awaited, text) = awaited(evidence, Some(sequence));
+            let (awaited, text) = held_by(evidence, sequence);
             parts.push(text);
             culprits = awaited;
         }
         None => {}
     }
     Standstill { name, parts, culprits }
+}
+
+/// The link that is silent although both its ends answer by other ways, and the words for it: by what ranks
+/// say of their links, and what was `seen` besides.
+pub(super) fn silent_link(
+    evidence: &Evidence,
+    seen: &[SilentLink],
+) -> Option<(BTreeSet<Rank>, String)> {
+    let told = evidence.ranks().filter_map(|from| {
+        let state = evidence.state_of(from)?;
+        Some(SilentLink { from, to: state.silent_to?, silent_ms: state.silent_ms })
+    });
+    let answers = |rank: Rank| evidence.state_of(rank).is_some();
+    let mut pairs: BTreeMap<(Rank, Rank), u64> = BTreeMap::new();
+    for link in told.chain(seen.iter().copied()).filter(|l| answers(l.from) && answers(l.to)) {
+        let pair = (link.from.min(link.to), link.from.max(link.to));
+        let longest = pairs.entry(pair).or_default();
+        *longest = link.silent_ms.max(*longest);
+    }
+    let (&(low, high), silent_ms) = pairs.first_key_value()?;
+    let more = match pairs.len() - 1 {
+        0 => String::new(),
+        1 => "; 1 other link is silent too".to_owned(),
+        more => format!("; {more} other links are silent too"),
+    };
+    let ends = BTreeSet::from([low, high]);
+    let words = format!(
+        "the link between {} is silent: nothing sent on it was acknowledged for {silent_ms} ms, \
+         while both answer by other ways{more}",
+        names(evidence, &ends)
+    );
+    Some((ends, words))
+}
+
+/// What holds the ranks up that are inside operation `sequence`: a link, or whom they wait for.
+fn held_by(evidence: &Evidence, sequence: u64) -> (BTreeSet<Rank>, String) {
+    silent_link(evidence, &[]).unwrap_or_else(|| awaited(evidence, Some(sequence)))
 }
 
 /// Whom the ranks inside operation `sequence` wait for in the end, where all have entered it; without

@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::decide::{Standstill, awaited, names, standstill};
+use super::decide::{Standstill, awaited, names, silent_link, standstill};
 use super::evidence::{Evidence, Testimony};
 use super::journal::RankState;
 use crate::error::RankIdentity;
@@ -275,30 +275,6 @@ fn at_work(states: &[&RankState], longest_ms: u64) -> String {
              for longer than {longest_ms} ms"
         ),
     }
-}
-
-/// The link that is silent although both its ends answer by other ways, and the words for it.
-fn silent_link(evidence: &Evidence, silent: &[SilentLink]) -> Option<(BTreeSet<Rank>, String)> {
-    let answers = |rank: Rank| evidence.state_of(rank).is_some();
-    let mut pairs: BTreeMap<(Rank, Rank), u64> = BTreeMap::new();
-    for link in silent.iter().filter(|link| answers(link.from) && answers(link.to)) {
-        let pair = (link.from.min(link.to), link.from.max(link.to));
-        let longest = pairs.entry(pair).or_default();
-        *longest = link.silent_ms.max(*longest);
-    }
-    let (&(low, high), silent_ms) = pairs.first_key_value()?;
-    let more = match pairs.len() - 1 {
-        0 => String::new(),
-        1 => "; 1 other link is silent too".to_owned(),
-        more => format!("; {more} other links are silent too"),
-    };
-    let ends = BTreeSet::from([low, high]);
-    let words = format!(
-        "the link between {} is silent: nothing sent on it was acknowledged for {silent_ms} ms, \
-         while both answer by other ways{more}",
-        names(evidence, &ends)
-    );
-    Some((ends, words))
 }
 
 /// Why ranks do not answer. The kernel acknowledges what is sent to a process that is stopped.

@@ -34,6 +34,12 @@ pub struct RankState {
     pub waiting_on: Option<Rank>,
     /// For how long it has waited for that rank.
     pub waiting_ms: u64,
+    /// The rank from which nothing comes back of what was sent to it again and again.
+    #[serde(default)]
+    pub silent_to: Option<Rank>,
+    /// For how long.
+    #[serde(default)]
+    pub silent_ms: u64,
 }
 
 impl RankState {
@@ -73,6 +79,9 @@ pub struct Journal {
     /// Rank waited for in the upper half, milliseconds of its beginning in the lower; or
     /// [`IDLE`]. One word, so that the two belong together; relaxed, as it orders nothing else.
     waiting: AtomicU64,
+    /// The rank to which a link is silent in the upper half, milliseconds for which it was in the lower; or
+    /// [`IDLE`]. Of a wait that is over it says nothing.
+    silent: AtomicU64,
 }
 
 impl Default for Journal {
@@ -90,6 +99,7 @@ impl Journal {
             entered: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             waiting: AtomicU64::new(IDLE),
+            silent: AtomicU64::new(IDLE),
         }
     }
 
@@ -118,6 +128,13 @@ impl Journal {
         self.waiting.store(u64::from(rank) << 32 | (since_ms & 0xffff_ffff), Ordering::Relaxed);
     }
 
+    /// Which of the executing thread's links is silent, and for how many milliseconds; to be noted before
+    /// [`Journal::wait_begin`].
+    pub fn note_silent(&self, silent: Option<(Rank, u64)>) {
+        let word = silent.map_or(IDLE, |(rank, ms)| u64::from(rank) << 32 | ms.min(0xffff_ffff));
+        self.silent.store(word, Ordering::Relaxed);
+    }
+
     /// The executing thread waits no longer.
     pub fn wait_end(&self) {
         self.waiting.store(IDLE, Ordering::Relaxed);
@@ -130,12 +147,17 @@ impl Journal {
         let entered = self.entered.load(Ordering::Acquire);
         let waiting = self.waiting.load(Ordering::Relaxed);
         let waiting_on = if waiting == IDLE { None } else { Rank::try_from(waiting >> 32).ok() };
+        let silent = self.silent.load(Ordering::Relaxed);
+        let silent_to = waiting_on.filter(|_| silent != IDLE);
+        let silent_to = silent_to.and_then(|_| Rank::try_from(silent >> 32).ok());
         RankState {
             entered: entered.checked_sub(1).and_then(|s| self.signature_of(s)),
             completed,
             waiting_on,
             // Both are kept modulo 2^32, so the difference survives the wrap after 49 days.
             waiting_ms: waiting_on.map_or(0, |_| now_ms.wrapping_sub(waiting) & 0xffff_ffff),
+            silent_to,
+            silent_ms: silent_to.map_or(0, |_| silent & 0xffff_ffff),
         }
     }
 

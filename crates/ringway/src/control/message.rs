@@ -307,6 +307,8 @@ mod tests {
             completed: 4,
             waiting_on: Some(2),
             waiting_ms: 31,
+            silent_to: Some(3),
+            silent_ms: 400,
         };
         let broken = Report::LinkBroken { peer: 1, cause: "reset \u{1f4a5} \"by\" peer".into() };
         let weight = Weight { priority: 1, sequence: u64::MAX, rank: 3, facts: Reverse(9) };

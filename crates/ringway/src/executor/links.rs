@@ -48,6 +48,13 @@ impl Links {
         self.links.iter_mut().flatten()
     }
 
+    /// The link that has been silent for longest: nothing that was sent on it is acknowledged.
+    pub(crate) fn silent(&self) -> Option<(Rank, u64)> {
+        let silent = self.links.iter().flatten();
+        let silent = silent.filter_map(|link| Some((link.description().peer, link.silent_ms()?)));
+        silent.max_by_key(|(_, silent_ms)| *silent_ms)
+    }
+
     /// After a failure: when this returns, no peer reaches the memory of operations by any link.
     pub(crate) fn disarm(&self) {
         self.links.iter().flatten().for_each(|link| link.disarm());

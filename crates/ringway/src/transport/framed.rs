@@ -375,6 +375,10 @@ impl<S: Stream> Link for FramedLink<S> {
         }
     }
 
+    fn silent_ms(&self) -> Option<u64> {
+        self.connections.iter().filter_map(Connection::silent_ms).max()
+    }
+
     fn description(&self) -> &LinkDescription {
         &self.description
     }

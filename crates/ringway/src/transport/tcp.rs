@@ -55,4 +55,8 @@ impl Stream for TcpStream {
     fn wakes(&self) -> bool {
         true
     }
+
+    fn silent_ms(&self) -> Option<u64> {
+        crate::os::silent_ms(self.as_fd())
+    }
 }

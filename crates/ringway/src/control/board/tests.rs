@@ -230,6 +230,28 @@ fn of_two_halves_the_one_with_the_lowest_rank_is_right() {
 }
 
 #[test]
+fn where_all_wait_in_a_circle_the_silent_link_is_named() {
+    let circle = |silent: Option<(Rank, u64)>| {
+        verdict_of(4, |network| {
+            network.all_begin(1);
+            for (rank, journal) in (0..).zip(&network.journals) {
+                journal.note_silent(silent.filter(|_| rank == 1));
+                journal.wait_begin((rank + 1) % 4, 0);
+            }
+            let report = Report::Deadline { sequence: 1, waited_ms: 900, waiting_on: Some(0) };
+            network.report(5, 3, report);
+        })
+    };
+    let error = circle(Some((2, 800)));
+    assert_eq!(culprits(&error), BTreeSet::from([1, 2]), "{error}");
+    let words = "pid 102) is silent: nothing sent on it was acknowledged for 800 ms";
+    assert!(error.to_string().contains(words), "{error}");
+    let error = circle(None);
+    assert_eq!(culprits(&error), BTreeSet::from([0, 1, 2, 3]), "{error}");
+    assert!(error.to_string().contains("wait for each other"), "{error}");
+}
+
+#[test]
 fn deaths_that_belong_together_are_named_together() {
     let error = verdict_of(6, |network| {
         network.all_begin(3);

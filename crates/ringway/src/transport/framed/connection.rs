@@ -297,6 +297,11 @@ impl<S: Stream> Connection<S> {
         self.stream.forget();
     }
 
+    /// See [`Stream::silent_ms`].
+    pub(super) fn silent_ms(&self) -> Option<u64> {
+        self.stream.silent_ms()
+    }
+
     /// See [`Stream::disarm`].
     pub(super) fn disarm(&self) {
         self.stream.disarm();

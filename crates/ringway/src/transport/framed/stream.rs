@@ -62,6 +62,11 @@ pub(crate) trait Stream: Send + std::fmt::Debug {
 
     /// Ends the stream: when this returns nothing is read or written any more of the memory that was made known.
     fn disarm(&self) {}
+
+    /// For how long nothing that was sent has been acknowledged, where it had to be sent again.
+    fn silent_ms(&self) -> Option<u64> {
+        None
+    }
 }
 
 /// Memory that the peer lets be written from afar.
