@@ -123,8 +123,8 @@ pub fn control_message(bytes: &[u8]) {
     let inquiry = board.ask(now);
     assert!(board.next_look().is_some());
     board.look(|rank| Some(u64::from(rank)), u64::MAX);
-    assert!(board.next_look().is_none() && board.answer_due(inquiry) > 0);
-    assert_eq!(board.answer(inquiry).seats.len(), 4);
+    assert!(board.next_look().is_none() && board.answer_due(inquiry).is_some());
+    assert_eq!(board.answer(inquiry).map(|standing| standing.seats.len()), Some(4));
 }
 
 /// Settings: the first line on as variables, what follows an empty line as a configuration file.

@@ -203,7 +203,8 @@ pub(crate) fn silent_ms(socket: BorrowedFd<'_>) -> Option<u64> {
             &raw mut bytes,
         )
     };
-    let silent = code == 0 && info.tcpi_unacked > 0 && info.tcpi_retransmits > 0;
+    // Once is nothing: a packet was lost.
+    let silent = code == 0 && info.tcpi_unacked > 0 && info.tcpi_retransmits > 1;
     silent.then(|| u64::from(info.tcpi_last_ack_recv))
 }
 

@@ -33,7 +33,7 @@ pub(super) fn render(cases: &[Case], style: &Style) -> String {
         };
         let word =
             if style.colour { format!("\x1b[1;{colour}m{word}\x1b[0m") } else { word.to_owned() };
-        let _ = writeln!(text, "{word}: {}", standing.text);
+        let _ = writeln!(text, "{word}: {}", plain(&standing.text));
         let pids: Vec<String> = case.pids.iter().map(ToString::to_string).collect();
         let _ = writeln!(
             text,
@@ -94,6 +94,11 @@ fn table(text: &mut String, standing: &Standing, style: &Style) {
     }
 }
 
+/// Text from another process, without what a terminal would take for a command.
+fn plain(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
 /// One rank.
 fn row(seat: &Seat) -> [String; 7] {
     let none = || "-".to_owned();
@@ -122,7 +127,7 @@ fn row(seat: &Seat) -> [String; 7] {
     };
     let identity = &seat.identity;
     let (rank, pid) = (identity.rank.to_string(), identity.pid.to_string());
-    [rank, identity.host.clone(), pid, state.to_owned(), seconds, waits, operation]
+    [rank, plain(&identity.host), pid, state.to_owned(), seconds, waits, operation]
 }
 
 #[cfg(test)]
@@ -164,6 +169,11 @@ communicator 0xff, 4 ranks, here pid 100 101; rank 0 answers
     3  node-a  103  silent         -  -          -
 ";
         assert_eq!(render(&[case(4, &[1])], &style), expected);
+        let mut hostile = case(4, &[1]);
+        hostile.standing.text.push_str("\x1b[2J\n");
+        hostile.standing.seats[0].identity.host.push('\x07');
+        let shown = render(&[hostile], &style);
+        assert!(!shown.contains(['\x1b', '\x07']) && shown.lines().count() == 7, "{shown:?}");
         let narrow = render(&[case(4, &[1])], &Style { columns: 40, ..style });
         assert!(narrow.lines().skip(2).all(|line| line.chars().count() <= 40), "{narrow}");
         let coloured = render(&[case(4, &[1])], &Style { colour: true, ..style });

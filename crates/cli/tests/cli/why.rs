@@ -23,11 +23,21 @@ fn answer(pid: u32) -> Option<Value> {
     Some(cases[0].clone())
 }
 
-/// Waits until the job of a process is in this condition; the answer.
-fn wait_until(pid: u32, condition: &str) -> Value {
-    wait_for(&format!("the job of process {pid} to be {condition}"), || {
-        answer(pid).filter(|case| case["condition"] == condition)
-    })
+/// Waits until the job of a process is in this condition, and these are at fault; the answer. On a busy machine
+/// others may be late at first.
+fn wait_until(pid: u32, condition: &str, culprits: &[u32]) -> Value {
+    let mut last = None;
+    for _ in 0..60 {
+        last = answer(pid);
+        if let Some(case) = &last
+            && case["condition"] == condition
+            && case["culprits"] == serde_json::json!(culprits)
+        {
+            return case.clone();
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    panic!("the job of process {pid} is not {condition} for {culprits:?}: {last:?}");
 }
 
 fn text(case: &Value) -> &str {
@@ -66,11 +76,11 @@ fn a_rank_that_skipped_a_call_is_named() {
         });
         met.wait();
         let pid = std::process::id();
-        let case = wait_until(pid, "slow");
+        let case = std::panic::catch_unwind(|| wait_until(pid, "slow", &[2]));
         let shown = why(&[&pid.to_string()]);
         // Whatever is wrong, the ranks are let go.
         over.store(true, Ordering::Relaxed);
-        assert_eq!(case["culprits"], serde_json::json!([2]), "{case}");
+        let case = case.unwrap();
         assert!(text(&case).starts_with("operation 1 (all_reduce of 4 uint32 sum"), "{case}");
         assert!(text(&case).ends_with(&format!("pid {pid}) has not entered it")), "{case}");
         assert_eq!(shown.status.code(), Some(1), "{shown:?}");
@@ -84,11 +94,10 @@ fn a_rank_that_skipped_a_call_is_named() {
 fn a_stopped_rank_is_named_and_one_that_goes_on_is_not() {
     let ranks = endless(3);
     let pids: Vec<u32> = ranks.iter().map(Running::pid).collect();
-    let case = wait_until(pids[0], "healthy");
+    let case = wait_until(pids[0], "healthy", &[]);
     assert_eq!(case["seats"].as_array().unwrap().len(), 3, "{case}");
     signal("STOP", pids[1]);
-    let case = wait_until(pids[0], "stuck");
-    assert_eq!(case["culprits"], serde_json::json!([1]), "{case}");
+    let case = wait_until(pids[0], "stuck", &[1]);
     assert!(text(&case).contains(&format!("pid {}) does not answer", pids[1])), "{case}");
     assert!(text(&case).contains("it is stopped or gets no processor"), "{case}");
     // The process that was asked for cannot answer: another of its job does.
@@ -96,7 +105,7 @@ fn a_stopped_rank_is_named_and_one_that_goes_on_is_not() {
     assert_eq!(shown.status.code(), Some(2), "{shown:?}");
     assert!(shown.stdout.contains(" silent "), "{}", shown.stdout);
     signal("CONT", pids[1]);
-    wait_until(pids[1], "healthy");
+    wait_until(pids[1], "healthy", &[]);
 }
 
 #[test]
@@ -108,13 +117,15 @@ fn a_silent_link_is_named_with_both_ends() {
     let args = ["all_reduce", "-b", "64K", "-e", "64K", "-n", "100000000", "-c", "0"];
     let ranks = network.start(&args, &[]);
     let pid = ranks[0].pid();
-    wait_until(pid, "healthy");
+    wait_until(pid, "healthy", &[]);
     network.cut(1, 2);
-    let case = wait_until(pid, "stuck");
+    let case = wait_for("the link to be named", || {
+        let link = |case: &Value| text(case).contains("the link between rank ");
+        answer(pid).filter(|case| link(case) && case["condition"] == "stuck")
+    });
     let culprits = case["culprits"].as_array().unwrap();
     let hosts: Vec<u64> = culprits.iter().map(|rank| rank.as_u64().unwrap() / 2).collect();
     assert_eq!(hosts, [1, 2], "{case}");
-    assert!(text(&case).contains("the link between rank "), "{case}");
     assert!(text(&case).contains("nothing sent on it was acknowledged"), "{case}");
 }
 

@@ -85,6 +85,8 @@ pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     sockopt::set_tcp_keepidle(stream, Duration::from_secs(60))?;
     sockopt::set_tcp_keepintvl(stream, Duration::from_secs(15))?;
     sockopt::set_tcp_keepcnt(stream, 4)?;
+    // While something is on its way TCP does not ask: then it is noticed by that not being acknowledged.
+    sockopt::set_tcp_user_timeout(stream, 120_000)?;
     Ok(())
 }
 

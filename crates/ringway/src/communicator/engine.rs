@@ -20,8 +20,8 @@ use crate::transport::{Area, Context, Link, LinkDescription, OperationTag, Pair,
 /// How long a wait stands before the peers compare what they are doing.
 const COMPARE_AFTER: Duration = Duration::from_millis(1);
 
-/// How long a wait stands before links are asked whether what was sent on them was acknowledged.
-const SILENT_AFTER: Duration = Duration::from_millis(200);
+/// How long a wait stands before links are asked, each time, whether what was sent on them was acknowledged.
+const SILENT_AFTER: Duration = Duration::from_millis(250);
 
 /// How long a wait stands before the control plane compares what neighbours are doing: links
 /// only compare with ranks they have been made to.
@@ -341,6 +341,7 @@ impl Engine {
         let mut idle = Idle::new(self.patience);
         let mut lying = false;
         let mut compared = Duration::ZERO;
+        let mut looked = Duration::ZERO;
         let mut gone = None;
         loop {
             let (moved, blocked) = match self.turn(running) {
@@ -354,6 +355,9 @@ impl Engine {
                 }
                 idle.reset();
                 compared = Duration::ZERO;
+                if !std::mem::take(&mut looked).is_zero() {
+                    self.journal.note_silent(None);
+                }
                 gone = None;
                 continue;
             }
@@ -375,6 +379,10 @@ impl Engine {
                             return Err(self.fail(trouble, running));
                         }
                         self.watch(peer, waited, &mut gone);
+                    }
+                    if waited > looked + SILENT_AFTER {
+                        looked = waited;
+                        self.note_silence(waited);
                     }
                     let limit = limit.min(end - now);
                     let limit = if compared.is_zero() { limit.min(COMPARE_AFTER) } else { limit };
@@ -463,7 +471,6 @@ impl Engine {
     /// what this rank has not looked at since: `gone` is when it was first found so, with nothing having moved.
     fn watch(&self, peer: Rank, waited: Duration, gone: &mut Option<(Rank, Instant)>) {
         let since_ms = self.health.now_ms().saturating_sub(millis(waited));
-        self.journal.note_silent(if waited > SILENT_AFTER { self.links.silent() } else { None });
         self.journal.wait_begin(peer, since_ms);
         if waited > ASK_AFTER {
             self.health.compare();
@@ -481,8 +488,14 @@ impl Engine {
         }
     }
 
+    /// Notes which link is silent, if one is, where nothing has moved for `waited`.
+    fn note_silence(&self, waited: Duration) {
+        let silent = self.links.silent();
+        self.journal.note_silent(silent.map(|(peer, ms)| (peer, ms.min(millis(waited)))));
+    }
+
     fn late(&self, peer: Rank, waited: Duration, running: &[Running<'_>]) -> Error {
-        self.journal.note_silent(self.links.silent());
+        self.note_silence(waited);
         let sequence = running
             .iter()
             .find(|one| one.context() == Context::Collective)

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::board::Board;
@@ -28,6 +28,10 @@ use crate::plan::types::Rank;
 const PREFIX: &str = "ringway-ask-";
 /// Who may wait at once; others are sent away.
 const ASKERS_MOST: usize = 16;
+/// How long one who asked may take to read its answer.
+const PATIENCE_MS: u64 = 10_000;
+/// How long nobody is let in where that failed.
+const REST_MS: u64 = 100;
 /// Longest answer that is read: a hundred thousand ranks.
 const ANSWER_BYTES_MOST: u64 = 64 << 20;
 
@@ -36,6 +40,8 @@ const ANSWER_BYTES_MOST: u64 = 64 << 20;
 pub struct Askers {
     listener: UnixListener,
     waiting: Vec<Asker>,
+    /// Until when nobody is let in.
+    rest_until: Option<u64>,
 }
 
 /// One that asked.
@@ -43,6 +49,7 @@ pub struct Askers {
 struct Asker {
     stream: UnixStream,
     inquiry: u64,
+    since: u64,
     /// What it is told, once that is known, and how much of it has been sent.
     answer: Option<Vec<u8>>,
     sent: usize,
@@ -55,15 +62,17 @@ impl Askers {
     /// When the system has no socket for it.
     pub fn open(communicator: u64, rank: Rank) -> Result<Self> {
         let failed = |e| Error::system("cannot listen for questions (ringway why)", e);
-        let address = address(communicator, rank, std::process::id()).map_err(failed)?;
+        let name = name(communicator, rank, std::process::id());
+        let address = SocketAddr::from_abstract_name(name).map_err(failed)?;
         let listener = UnixListener::bind_addr(&address).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        Ok(Self { listener, waiting: Vec::new() })
+        Ok(Self { listener, waiting: Vec::new(), rest_until: None })
     }
 
     /// What to poll, and for what.
     pub(super) fn wanted(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
-        let listener = std::iter::once((self.listener.as_fd(), PollFlags::IN));
+        let open = if self.rest_until.is_none() { PollFlags::IN } else { PollFlags::empty() };
+        let listener = std::iter::once((self.listener.as_fd(), open));
         listener.chain(self.waiting.iter().map(|asker| {
             let flags = if asker.answer.is_some() { PollFlags::OUT } else { PollFlags::empty() };
             (asker.stream.as_fd(), flags)
@@ -72,50 +81,92 @@ impl Askers {
 
     /// Lets in who has come, answers who can be answered, and forgets who is done.
     pub(super) fn serve(&mut self, board: &mut Board, now: u64) {
-        while let Ok((stream, _)) = self.listener.accept() {
-            let welcome = os::peer_user(stream.as_fd())
-                .is_some_and(|user| user == 0 || user == rustix::process::geteuid().as_raw());
-            if welcome && self.waiting.len() < ASKERS_MOST && stream.set_nonblocking(true).is_ok() {
-                let inquiry = board.ask(now);
-                self.waiting.push(Asker { stream, inquiry, answer: None, sent: 0 });
+        self.rest_until = self.rest_until.filter(|until| now < *until);
+        // Not more at a time: there is always more to do than to send strangers away.
+        for _ in 0..ASKERS_MOST {
+            if self.rest_until.is_some() {
+                break;
+            }
+            match self.listener.accept() {
+                Ok((stream, _)) => self.admit(stream, board, now),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => break,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // No descriptors are left, perhaps: who waits at the door would wake us again and again.
+                Err(_) => self.rest_until = Some(now + REST_MS),
             }
         }
-        for asker in &mut self.waiting {
-            if asker.answer.is_none() && now >= board.answer_due(asker.inquiry) {
-                asker.answer = serde_json::to_vec(&board.answer(asker.inquiry)).ok();
-            }
-        }
-        self.waiting.retain_mut(|asker| asker.goes_on());
+        self.waiting.retain_mut(|asker| asker.goes_on(board, now));
     }
 
-    /// When the next answer is ready.
+    fn admit(&mut self, stream: UnixStream, board: &mut Board, now: u64) {
+        let welcome = os::peer_user(stream.as_fd()).is_some_and(is_trusted);
+        if !welcome || self.waiting.len() >= ASKERS_MOST || stream.set_nonblocking(true).is_err() {
+            return;
+        }
+        let mut asker = Asker { stream, inquiry: 0, since: now, answer: None, sent: 0 };
+        if !asker.has_left() {
+            asker.inquiry = board.ask(now);
+            self.waiting.push(asker);
+        }
+    }
+
+    /// When there is something to do next.
     pub(super) fn next_answer(&self, board: &Board) -> Option<u64> {
-        let open = self.waiting.iter().filter(|asker| asker.answer.is_none());
-        open.map(|asker| board.answer_due(asker.inquiry)).min()
+        let due = self.waiting.iter().filter_map(|asker| match &asker.answer {
+            Some(_) => Some(asker.since + PATIENCE_MS),
+            None => board.answer_due(asker.inquiry),
+        });
+        due.chain(self.rest_until).min()
     }
 }
 
+/// Whether a user is told, or believed: our own, and root.
+fn is_trusted(user: u32) -> bool {
+    user == 0 || user == rustix::process::geteuid().as_raw()
+}
+
 impl Asker {
-    /// Sends more of the answer; whether there is more to do.
-    fn goes_on(&mut self) -> bool {
-        let Some(answer) = &self.answer else {
-            // Nobody who asks says anything: what there is to read is the end.
-            let said = rustix::net::recv(&self.stream, &mut [0_u8; 1][..], RecvFlags::DONTWAIT);
-            return !matches!(said, Ok((0, _)));
-        };
+    /// Nobody who asks says anything: what there is to read is the end.
+    fn has_left(&self) -> bool {
+        let said = rustix::net::recv(&self.stream, &mut [0_u8; 1][..], RecvFlags::DONTWAIT);
+        matches!(said, Ok((0, _)))
+    }
+
+    /// Answers, or sends more of the answer; whether there is more to do.
+    fn goes_on(&mut self, board: &Board, now: u64) -> bool {
+        if self.answer.is_none() {
+            // Too many questions: this one is forgotten, and its asker is sent away.
+            let Some(due) = board.answer_due(self.inquiry) else { return false };
+            if now < due {
+                return !self.has_left();
+            }
+            let answer = board.answer(self.inquiry);
+            self.answer = Some(serde_json::to_vec(&answer).unwrap_or_default());
+        }
+        let answer = self.answer.as_deref().unwrap_or_default();
         while self.sent < answer.len() {
             match rustix::net::send(&self.stream, &answer[self.sent..], SendFlags::NOSIGNAL) {
                 Ok(sent) => self.sent += sent,
                 Err(Errno::INTR) => {}
-                Err(error) => return error == Errno::AGAIN,
+                Err(error) => return error == Errno::AGAIN && now < self.since + PATIENCE_MS,
             }
         }
         false
     }
 }
 
-fn address(communicator: u64, rank: Rank, pid: u32) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("{PREFIX}{communicator:016x}-{rank}-{pid}"))
+fn name(communicator: u64, rank: Rank, pid: u32) -> String {
+    format!("{PREFIX}{communicator:016x}-{rank}-{pid}")
+}
+
+/// Connects without waiting: where many others wait already, nobody answers.
+fn connect(name: &str) -> io::Result<UnixStream> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
+    let stream = UnixStream::from(socket);
+    stream.set_nonblocking(false)?;
+    Ok(stream)
 }
 
 /// A communicator of some process on this host that can be asked.
@@ -133,16 +184,14 @@ pub struct Askable {
 
 impl Askable {
     fn connect(&self) -> io::Result<UnixStream> {
-        let address = address(self.communicator, self.rank, self.pid)?;
-        let Some(network) = &self.network else {
-            return UnixStream::connect_addr(&address);
-        };
+        let name = name(self.communicator, self.rank, self.pid);
+        let Some(network) = &self.network else { return connect(&name) };
         // A thread of its own goes there, and does not come back.
         let enter = || {
             let network = std::fs::File::open(network)?;
             let kind = Some(LinkNameSpaceType::Network);
             move_into_link_name_space(network.as_fd(), kind)?;
-            UnixStream::connect_addr(&address)
+            connect(&name)
         };
         std::thread::scope(|scope| scope.spawn(enter).join())
             .unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))
@@ -163,12 +212,19 @@ impl Askable {
                 ),
                 io::ErrorKind::UnexpectedEof => Error::system(
                     "asking a rank",
-                    format!("{who} refuses: only its user and root are answered"),
+                    format!(
+                        "{who} sends us away: only its user and root are answered, not many at once"
+                    ),
                 ),
                 _ => Error::system("asking a rank", format!("{who}: {e}")),
             }
         };
         let mut stream = self.connect().map_err(failed)?;
+        // Anybody can make a socket of that name.
+        let user = os::peer_user(stream.as_fd());
+        if !user.is_some_and(|user| is_trusted(user) || rustix::process::geteuid().is_root()) {
+            return Err(failed(io::Error::other("another user's")));
+        }
         let until = Instant::now() + limit;
         let mut answer = Vec::new();
         let mut piece = [0; 16 << 10];

@@ -42,7 +42,7 @@ use std::sync::Arc;
 
 use super::decide::decide;
 use super::evidence::{Class, Evidence, Testimony};
-use super::inquiry::{Inquiries, SilentLink, Standing};
+use super::inquiry::{self, Inquiries, SilentLink, Standing};
 use super::journal::{Journal, RankState};
 use super::message::{Message, Proposal, Report};
 use crate::error::{Error, RankIdentity};
@@ -96,6 +96,8 @@ pub struct Board {
     heard: BTreeSet<(Rank, Rank)>,
     latched: Option<Proposal>,
     inquiries: Inquiries,
+    /// What the journal's clock is ahead of the board's.
+    lost_ms: u64,
     outgoing: Vec<Outgoing>,
 }
 
@@ -124,6 +126,7 @@ impl Board {
             heard: BTreeSet::new(),
             latched: None,
             inquiries: Inquiries::default(),
+            lost_ms: 0,
             outgoing: Vec::new(),
         }
     }
@@ -242,8 +245,16 @@ impl Board {
         self.latched.as_ref().map(|proposal| &proposal.error)
     }
 
+    /// The clock that gives `now` has stood still for so long altogether, and the journal's has not.
+    pub fn stood_still(&mut self, lost_ms: u64) {
+        self.lost_ms = lost_ms;
+    }
+
     /// Somebody outside asks this rank where all stand; returns the number of the question.
     pub fn ask(&mut self, now: u64) -> u64 {
+        if let Some(inquiry) = self.inquiries.fresh(now) {
+            return inquiry;
+        }
         let inquiry = self.inquiries.number(self.rank);
         self.inquire(Message::Asked { inquiry }, None, now);
         inquiry
@@ -260,6 +271,8 @@ impl Board {
         for inquiry in self.inquiries.take_looks(now) {
             for to in self.links.clone() {
                 if let Some(silent_ms) = silent(to) {
+                    // Nothing was sent before the question, as far as is known.
+                    let silent_ms = silent_ms.min(self.inquiries.age(inquiry, now));
                     let link = SilentLink { from: self.rank, to, silent_ms };
                     self.inquire(Message::Silent { inquiry, link }, None, now);
                 }
@@ -267,15 +280,15 @@ impl Board {
         }
     }
 
-    /// When the answer to a question is ready, as far as is known now.
+    /// When the answer to a question is ready, as far as is known now; `None` if it is forgotten.
     #[must_use]
-    pub fn answer_due(&self, inquiry: u64) -> u64 {
+    pub fn answer_due(&self, inquiry: u64) -> Option<u64> {
         self.inquiries.answer_due(inquiry, &self.evidence)
     }
 
-    /// The answer to a question, from what is known.
+    /// The answer to a question, from what is known; `None` if it is forgotten.
     #[must_use]
-    pub fn answer(&self, inquiry: u64) -> Standing {
+    pub fn answer(&self, inquiry: u64) -> Option<Standing> {
         let failed = self.verdict().map(ToString::to_string);
         self.inquiries.answer(inquiry, self.rank, (&self.evidence, failed.as_deref()))
     }
@@ -283,7 +296,9 @@ impl Board {
     /// Takes in a question, or what somebody has to say to it, and passes on what is new.
     fn inquire(&mut self, message: Message, from: Option<Rank>, now: u64) {
         let news = match &message {
-            Message::Asked { inquiry } => self.inquiries.hear(*inquiry, now),
+            Message::Asked { inquiry } => {
+                self.exists([inquiry::origin(*inquiry)]) && self.inquiries.hear(*inquiry, now)
+            }
             Message::Stands { inquiry, rank, state } => {
                 self.exists([*rank]) && self.inquiries.stands(*inquiry, *rank, *state)
             }
@@ -298,7 +313,7 @@ impl Board {
         let asked = if let Message::Asked { inquiry } = &message { Some(*inquiry) } else { None };
         self.flood(message, from);
         if let Some(inquiry) = asked {
-            let (rank, state) = (self.rank, self.journal.state(now));
+            let (rank, state) = (self.rank, self.journal.state(now + self.lost_ms));
             self.inquire(Message::Stands { inquiry, rank, state }, None, now);
         }
     }
@@ -349,7 +364,8 @@ impl Board {
         if !self.proposals.is_empty() || (about.is_none() && said_any) {
             return;
         }
-        let state = *self.own_state.get_or_insert_with(|| self.journal.state(now));
+        let here = || self.journal.state(now + self.lost_ms);
+        let state = *self.own_state.get_or_insert_with(here);
         let called = about.and_then(|sequence| self.journal.signature_of(sequence));
         if self.evidence.add_state(self.rank, about, Testimony { state, called }) {
             self.flood(Message::State { rank: self.rank, about, state, called }, None);

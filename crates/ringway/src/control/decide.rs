@@ -273,7 +273,7 @@ fn deadline(evidence: &Evidence, sequence: u64) -> Finding {
         _ => None,
     });
     let (reporter, waited_ms) = waited.unwrap_or_default();
-    let Standstill { name, parts, culprits } = standstill(evidence, sequence);
+    let Standstill { name, parts, culprits, .. } = standstill(evidence, Some(sequence), &[]);
     let call = evidence.ranks().find_map(|rank| evidence.called(rank, sequence));
     Finding {
         kind: ErrorKind::Timeout,
@@ -301,14 +301,26 @@ pub(super) struct Standstill {
     pub(super) parts: Vec<String>,
     /// Who does.
     pub(super) culprits: BTreeSet<Rank>,
+    /// Whether it is the link between these that does.
+    pub(super) is_link: bool,
 }
 
-/// Why operation `sequence` does not end: who has not come, does not answer, has left, or is waited for.
-pub(super) fn standstill(evidence: &Evidence, sequence: u64) -> Standstill {
+/// Why operation `sequence` does not end: who has not come, does not answer, has left, which link is silent (by
+/// what was `seen` of links besides), or who is waited for. Without one, why messages do not arrive.
+pub(super) fn standstill(
+    evidence: &Evidence,
+    sequence: Option<u64>,
+    seen: &[SilentLink],
+) -> Standstill {
+    let Some(sequence) = sequence else {
+        let (culprits, text, is_link) = held_by(evidence, None, seen);
+        return Standstill { name: "messages".to_owned(), parts: vec![text], culprits, is_link };
+    };
     if differs(evidence, sequence) {
         let Finding { text, culprits, .. } = mismatch(evidence, sequence);
         let name = format!("operation {sequence}");
-        return Standstill { name, parts: vec![text], culprits: culprits.into_iter().collect() };
+        let culprits = culprits.into_iter().collect();
+        return Standstill { name, parts: vec![text], culprits, is_link: false };
     }
     let call = evidence.ranks().find_map(|rank| evidence.called(rank, sequence));
     let name = call.map_or_else(|| format!("operation {sequence}"), |c| c.operation().to_string());
@@ -346,20 +358,21 @@ pub(super) fn standstill(evidence: &Evidence, sequence: u64) -> Standstill {
     let mut culprits: BTreeSet<Rank> = silent;
     culprits.extend(outside);
     culprits.extend(gone);
+    let mut is_link = false;
     match earlier.filter(|_| held_up && !culprits.is_empty()) {
         Some(earlier) => {
-            let (awaited, text) = held_by(evidence, earlier);
+            let (holding, text, link) = held_by(evidence, Some(earlier), seen);
             parts.push(format!("in operation {earlier} {text}"));
-            culprits = awaited;
+            (culprits, is_link) = (holding, link);
         }
         None if culprits.is_empty() => {
-            let (awaited, text) = held_by(evidence, sequence);
+            let (holding, text, link) = held_by(evidence, Some(sequence), seen);
             parts.push(text);
-            culprits = awaited;
+            (culprits, is_link) = (holding, link);
         }
         None => {}
     }
-    Standstill { name, parts, culprits }
+    Standstill { name, parts, culprits, is_link }
 }
 
 /// The link that is silent although both its ends answer by other ways, and the words for it: by what ranks
@@ -379,7 +392,9 @@ pub(super) fn silent_link(
         let longest = pairs.entry(pair).or_default();
         *longest = link.silent_ms.max(*longest);
     }
-    let (&(low, high), silent_ms) = pairs.first_key_value()?;
+    // The one that has been silent for longest; of equals the lowest.
+    let worst = pairs.iter().max_by_key(|(pair, silent_ms)| (**silent_ms, Reverse(**pair)));
+    let (&(low, high), silent_ms) = worst?;
     let more = match pairs.len() - 1 {
         0 => String::new(),
         1 => "; 1 other link is silent too".to_owned(),
@@ -394,14 +409,25 @@ pub(super) fn silent_link(
     Some((ends, words))
 }
 
-/// What holds the ranks up that are inside operation `sequence`: a link, or whom they wait for.
-fn held_by(evidence: &Evidence, sequence: u64) -> (BTreeSet<Rank>, String) {
-    silent_link(evidence, &[]).unwrap_or_else(|| awaited(evidence, Some(sequence)))
+/// What holds the ranks up that are inside operation `sequence`, or wait for messages: a link, which is said, or
+/// whom they wait for.
+fn held_by(
+    evidence: &Evidence,
+    sequence: Option<u64>,
+    seen: &[SilentLink],
+) -> (BTreeSet<Rank>, String, bool) {
+    match silent_link(evidence, seen) {
+        Some((ends, words)) => (ends, words, true),
+        None => {
+            let (awaited, words) = awaited(evidence, sequence);
+            (awaited, words, false)
+        }
+    }
 }
 
 /// Whom the ranks inside operation `sequence` wait for in the end, where all have entered it; without
 /// one, those that wait for messages.
-pub(super) fn awaited(evidence: &Evidence, sequence: Option<u64>) -> (BTreeSet<Rank>, String) {
+fn awaited(evidence: &Evidence, sequence: Option<u64>) -> (BTreeSet<Rank>, String) {
     let edges: BTreeMap<Rank, Rank> = evidence
         .ranks()
         .filter_map(|rank| {

@@ -5,31 +5,35 @@
 //! board is: `now` is an argument.
 //!
 //! ```text
-//!   ask       the rank that is asked numbers the question and floods it
+//!   ask       the rank that is asked numbers the question and floods it, unless it has just heard one:
+//!             every rank hears all answers, so it can answer from those
 //!   stands    whoever hears it first passes it on, and floods where it stands
-//!   look      400 ms later each rank looks which of its neighbours have not even acknowledged the
+//!   look      800 ms later each rank looks which of its neighbours have not even acknowledged the
 //!             question: those links are silent, and that is flooded too
 //!   conclude  what is known after all have answered (where somebody waits for long, also looked),
-//!             or after 1.2 s
+//!             or after 1.6 s
 //! ```
+//!
+//! *Invariant*: a rank passes a question on once, and each answer to it once, however many are asked.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use serde::{Deserialize, Serialize};
 
-use super::decide::{Standstill, awaited, names, silent_link, standstill};
+use super::decide::{Standstill, names, silent_link, standstill};
 use super::evidence::{Evidence, Testimony};
 use super::journal::RankState;
 use crate::error::RankIdentity;
 use crate::plan::types::Rank;
 
-/// How long the bytes of a question may be unacknowledged: longer than the least retransmission
-/// timeout of TCP, twice.
-const LOOK_MS: u64 = 400;
+/// How long the bytes of a question may be unacknowledged: in that time TCP has sent them again twice.
+const LOOK_MS: u64 = 800;
 /// Longest wait for answers.
-const ANSWER_MS_MAX: u64 = 1200;
-/// Questions that are remembered, so that late answers find theirs.
-const REMEMBERED: usize = 8;
+const ANSWER_MS_MAX: u64 = 1600;
+/// Questions of which answers are kept: as many ranks may be asked at the very same moment.
+const REMEMBERED: usize = 64;
+/// A question that was heard so lately does for others who ask.
+const FRESH_MS: u64 = 300;
 /// What a neighbour's look may take to arrive.
 const NEWS_MS: u64 = 200;
 
@@ -105,7 +109,14 @@ struct Roll {
 #[derive(Debug, Default)]
 pub(super) struct Inquiries {
     rolls: VecDeque<Roll>,
+    /// The last question of each rank that was asked. Links keep order, so a lower number is an old one.
+    heard: BTreeMap<Rank, u64>,
     asked: u32,
+}
+
+/// The rank that numbered a question.
+pub(super) fn origin(inquiry: u64) -> Rank {
+    Rank::try_from(inquiry >> 32).unwrap_or(Rank::MAX)
 }
 
 impl Inquiries {
@@ -115,11 +126,19 @@ impl Inquiries {
         u64::from(rank) << 32 | u64::from(self.asked)
     }
 
+    /// A question that was heard a moment ago, and will do.
+    pub(super) fn fresh(&self, now: u64) -> Option<u64> {
+        let last = self.rolls.back().filter(|roll| now < roll.heard_at + FRESH_MS);
+        last.map(|roll| roll.inquiry)
+    }
+
     /// A question was heard; whether for the first time.
     pub(super) fn hear(&mut self, inquiry: u64, now: u64) -> bool {
-        if self.roll(inquiry).is_some() {
+        let last = self.heard.entry(origin(inquiry)).or_default();
+        if inquiry & 0xffff_ffff <= *last {
             return false;
         }
+        *last = inquiry & 0xffff_ffff;
         if self.rolls.len() >= REMEMBERED {
             self.rolls.pop_front();
         }
@@ -157,40 +176,41 @@ impl Inquiries {
         .collect()
     }
 
-    /// When the answer to a question is ready at the latest; at once for one that is forgotten.
-    pub(super) fn answer_due(&self, inquiry: u64, evidence: &Evidence) -> u64 {
-        let Some(roll) = self.roll(inquiry) else { return 0 };
+    /// When the answer to a question is ready at the latest; `None` for one that is forgotten.
+    pub(super) fn answer_due(&self, inquiry: u64, evidence: &Evidence) -> Option<u64> {
+        let roll = self.roll(inquiry)?;
         let answered = |rank| roll.states.contains_key(&rank) || !evidence.is_live(rank);
         let complete = evidence.ranks().all(answered);
         let waits = roll.states.values().any(|state| wait_of(state) >= SLOW_MS);
-        match (complete, waits) {
+        Some(match (complete, waits) {
             (true, false) => roll.heard_at,
             (true, true) => roll.heard_at + LOOK_MS + NEWS_MS,
             (false, _) => roll.heard_at + ANSWER_MS_MAX,
-        }
+        })
     }
 
-    /// The answer, from what is known. `failed` is the error that the ranks agreed on, if they have.
+    /// For how long a question has been out.
+    pub(super) fn age(&self, inquiry: u64, now: u64) -> u64 {
+        self.roll(inquiry).map_or(0, |roll| now.saturating_sub(roll.heard_at))
+    }
+
+    /// The answer, from what is known; `None` for a question that is forgotten. `failed` is the error that the
+    /// ranks agreed on, if they have.
     pub(super) fn answer(
         &self,
         inquiry: u64,
         asked: Rank,
         (known, failed): (&Evidence, Option<&str>),
-    ) -> Standing {
+    ) -> Option<Standing> {
+        let roll = self.roll(inquiry)?;
         let mut evidence = Evidence::new(std::sync::Arc::clone(&known.identities));
         evidence.gone.clone_from(&known.gone);
-        let mut silent = Vec::new();
-        if let Some(roll) = self.roll(inquiry) {
-            for (rank, state) in &roll.states {
-                evidence.add_state(*rank, None, Testimony { state: *state, called: None });
-            }
-            let links = roll.silent.iter();
-            silent.extend(links.map(|(&(from, to), &silent_ms)| SilentLink {
-                from,
-                to,
-                silent_ms,
-            }));
+        for (rank, state) in &roll.states {
+            evidence.add_state(*rank, None, Testimony { state: *state, called: None });
         }
+        let links = roll.silent.iter();
+        let silent: Vec<SilentLink> =
+            links.map(|(&(from, to), &silent_ms)| SilentLink { from, to, silent_ms }).collect();
         let conclusion = conclude(&evidence, &silent);
         let (condition, text, culprits) = match failed {
             Some(error) => (Condition::Failed, error.to_owned(), BTreeSet::new()),
@@ -201,14 +221,14 @@ impl Inquiries {
             left: evidence.gone.contains(&rank),
             state: evidence.state_of(rank).copied(),
         });
-        Standing {
+        Some(Standing {
             asked,
             condition,
             text,
             culprits: culprits.into_iter().collect(),
             seats: seats.collect(),
             silent,
-        }
+        })
     }
 
     fn roll(&self, inquiry: u64) -> Option<&Roll> {
@@ -230,37 +250,24 @@ fn conclude(evidence: &Evidence, silent: &[SilentLink]) -> (Condition, String, B
         .filter(|rank| evidence.state_of(*rank).is_none() && !evidence.gone.contains(rank))
         .collect();
     let longest = states.iter().map(|state| wait_of(state)).max().unwrap_or(0);
-    let link = silent_link(evidence, silent).filter(|_| mute.is_empty());
-    let waiting: Vec<_> = states.iter().filter(|state| wait_of(state) >= SLOW_MS).collect();
-    let calls = waiting.iter().filter_map(|state| state.current());
-    let standing = calls.map(|call| call.sequence).min().map_or_else(
-        || {
-            let (culprits, text) = awaited(evidence, None);
-            Standstill { name: "messages".to_owned(), parts: vec![text], culprits }
-        },
-        |sequence| standstill(evidence, sequence),
-    );
-    match Some(standing).filter(|_| !waiting.is_empty()) {
-        Some(Standstill { name, mut parts, mut culprits }) => {
-            let hopeless = longest >= STUCK_MS || !mute.is_empty() || link.is_some();
-            if let Some((ends, words)) = link {
-                (parts, culprits) = (vec![words], ends);
-            }
-            parts.extend(reason(&mute, silent).map(str::to_owned));
-            let condition = if hopeless { Condition::Stuck } else { Condition::Slow };
-            (condition, format!("{name}: {}", parts.join(", and ")), culprits)
-        }
-        None => match (link, reason(&mute, silent)) {
-            (Some((ends, words)), _) => (Condition::Slow, words, ends),
-            (None, Some(reason)) => {
-                let verb = if mute.len() == 1 { "does" } else { "do" };
-                let who = names(evidence, &mute);
-                let text =
-                    format!("{who} {verb} not answer, and {reason}; nobody waits for long yet");
-                (Condition::Slow, text, mute)
-            }
-            (None, None) => (Condition::Healthy, at_work(&states, longest), BTreeSet::new()),
-        },
+    if longest >= SLOW_MS {
+        let waiting = states.iter().filter(|state| wait_of(state) >= SLOW_MS);
+        let call = waiting.filter_map(|state| state.current()).map(|call| call.sequence).min();
+        let Standstill { name, mut parts, culprits, is_link } = standstill(evidence, call, silent);
+        let hopeless = longest >= STUCK_MS || !mute.is_empty() || is_link;
+        parts.extend(reason(&mute, silent).map(str::to_owned));
+        let condition = if hopeless { Condition::Stuck } else { Condition::Slow };
+        return (condition, format!("{name}: {}", parts.join(", and ")), culprits);
+    }
+    if let Some(reason) = reason(&mute, silent) {
+        let verb = if mute.len() == 1 { "does" } else { "do" };
+        let who = names(evidence, &mute);
+        let text = format!("{who} {verb} not answer, and {reason}; nobody waits for long yet");
+        return (Condition::Slow, text, mute);
+    }
+    match silent_link(evidence, silent) {
+        Some((ends, words)) => (Condition::Slow, words, ends),
+        None => (Condition::Healthy, at_work(&states, longest), BTreeSet::new()),
     }
 }
 

@@ -56,6 +56,13 @@ impl RankState {
     }
 }
 
+/// Milliseconds from `then` to `now`, both modulo 2^32: the difference survives the wrap after 49 days. A wait that
+/// began after the reader looked at its clock has not lasted at all.
+fn since(then: u64, now: u64) -> u64 {
+    let passed = now.wrapping_sub(then) & 0xffff_ffff;
+    if passed > 0x7fff_ffff { 0 } else { passed }
+}
+
 /// One remembered operation.
 ///
 /// `version` is 0 before the first use, odd while the writer is inside, and `2 (sequence + 1)`
@@ -138,6 +145,7 @@ impl Journal {
     /// The executing thread waits no longer.
     pub fn wait_end(&self) {
         self.waiting.store(IDLE, Ordering::Relaxed);
+        self.silent.store(IDLE, Ordering::Relaxed);
     }
 
     /// Where this rank stands at `now_ms`.
@@ -154,8 +162,7 @@ impl Journal {
             entered: entered.checked_sub(1).and_then(|s| self.signature_of(s)),
             completed,
             waiting_on,
-            // Both are kept modulo 2^32, so the difference survives the wrap after 49 days.
-            waiting_ms: waiting_on.map_or(0, |_| now_ms.wrapping_sub(waiting) & 0xffff_ffff),
+            waiting_ms: waiting_on.map_or(0, |_| since(waiting, now_ms)),
             silent_to,
             silent_ms: silent_to.map_or(0, |_| silent & 0xffff_ffff),
         }

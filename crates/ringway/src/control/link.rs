@@ -14,6 +14,8 @@ use crate::plan::types::Rank;
 
 /// Bytes that may wait for one neighbour.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
+/// Bytes that wait for a neighbour which does not read.
+const CLOGGED_BYTES: usize = 64 << 10;
 /// Frames taken from one neighbour before the others have their turn.
 const FRAMES_PER_TURN: usize = 1024;
 
@@ -85,6 +87,11 @@ impl Line {
     /// Nothing waits to be written.
     pub(super) fn is_idle(&self) -> bool {
         self.queue.is_empty() && !self.halfway
+    }
+
+    /// So much waits to be written that what is not needed is better left out.
+    pub(super) fn is_clogged(&self) -> bool {
+        self.queued_bytes > CLOGGED_BYTES
     }
 
     /// Sends a frame, now or as soon as the neighbour takes it.

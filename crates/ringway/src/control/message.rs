@@ -270,6 +270,11 @@ pub enum MessageError {
 }
 
 impl Message {
+    /// Whether it belongs to a question from outside: such a one may be lost.
+    pub(super) fn is_inquiry(&self) -> bool {
+        matches!(self, Self::Asked { .. } | Self::Stands { .. } | Self::Silent { .. })
+    }
+
     /// The bytes of the message.
     ///
     /// # Errors

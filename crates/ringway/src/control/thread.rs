@@ -148,8 +148,8 @@ struct Ready {
 ///
 /// A machine that was paused (a busy host, a virtual machine on the move) paused the other ranks
 /// too, as far as they live there: their answers are late by as much as our clock has jumped, and
-/// nobody is to be named for that. Only the board's waits count, and it has none before
-/// something went wrong: until then this is the clock of the journal.
+/// nobody is to be named for that. Only waits with a limit count. The journal goes by the real clock: see
+/// [`Board::stood_still`].
 #[derive(Debug, Default)]
 struct Clock {
     now_ms: u64,
@@ -206,7 +206,8 @@ impl Worker {
             let next = [due, looks, answers].into_iter().flatten().min();
             let wait = |at: Option<u64>| at.map(|at| at.saturating_sub(now));
             let ready = self.sleep(wait(next));
-            self.clock.wake(wait(due), self.health.now_ms());
+            self.clock.wake(wait(next), self.health.now_ms());
+            self.board.stood_still(self.clock.lost_ms);
             self.serve(&ready);
         }
     }
@@ -237,7 +238,12 @@ impl Worker {
                     continue;
                 };
                 let frame: Arc<[u8]> = frame.into();
+                // A neighbour that is stopped must not be given up because somebody asks again and again.
+                let optional = message.message.is_inquiry();
                 for line in self.lines.iter_mut().filter(|line| message.to.contains(&line.rank)) {
+                    if optional && line.is_clogged() {
+                        continue;
+                    }
                     if !lost.contains(&line.rank) && line.push(Arc::clone(&frame)).is_err() {
                         lost.push(line.rank);
                     }
@@ -325,6 +331,7 @@ impl Worker {
     }
 
     fn leave(mut self) {
+        self.askers = None;
         self.board.leave();
         self.publish();
         let end = self.health.now_ms() + FLUSH_MS_MAX;

@@ -234,11 +234,13 @@ fn admit(
 fn attach(meeting: &Meeting<'_>, peer: Rank, layout: Layout) -> Result<Attached> {
     let (address, _) = address(meeting, peer).map_err(|e| Error::system("bad socket name", e))?;
     let deadline = Instant::now() + PATIENCE;
+    let mut pause = Duration::from_millis(1);
     let (stream, mut descriptors) = loop {
         match greet(meeting, peer, &address) {
             // Its queue is full for a moment, or it took a busy host too long to hear from us.
             Err((_, error)) if is_passing(&error) && Instant::now() < deadline => {
-                std::thread::sleep(Duration::from_millis(1));
+                std::thread::sleep(pause);
+                pause = (2 * pause).min(Duration::from_millis(100));
             }
             Err((what, error)) => return Err(Error::system(what, error)),
             Ok(met) => break met,
