@@ -297,7 +297,10 @@ impl Board {
     fn inquire(&mut self, message: Message, from: Option<Rank>, now: u64) {
         let news = match &message {
             Message::Asked { inquiry } => {
-                self.exists([inquiry::origin(*inquiry)]) && self.inquiries.hear(*inquiry, now)
+                let origin = inquiry::origin(*inquiry);
+                // Nobody else numbers our questions.
+                let is_sound = self.exists([origin]) && (from.is_none() || origin != self.rank);
+                is_sound && self.inquiries.hear(*inquiry, now)
             }
             Message::Stands { inquiry, rank, state } => {
                 self.exists([*rank]) && self.inquiries.stands(*inquiry, *rank, *state)

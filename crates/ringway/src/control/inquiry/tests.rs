@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::*;
 use crate::control::board::Board;
 use crate::control::signature::tests::all_reduce;
-use crate::control::{Journal, Report, neighbours};
+use crate::control::{Journal, Message, Report, neighbours};
 
 struct Job {
     boards: Vec<Board>,
@@ -271,4 +271,13 @@ fn too_many_questions_at_once_have_no_wrong_answers() {
     job.carry(20);
     let answers = job.boards.iter().zip(&asked).map(|(board, inquiry)| board.answer(*inquiry));
     assert!(answers.filter(Option::is_none).count() > 0);
+}
+
+#[test]
+fn a_question_in_our_name_is_none() {
+    let mut job = Job::new(2);
+    let forged = Message::Asked { inquiry: 0xffff_fffd };
+    job.boards[0].receive(1, forged, 5);
+    let (standing, _) = job.ask(0, 10);
+    assert_eq!(standing.condition, Condition::Healthy, "{}", standing.text);
 }
