@@ -30,7 +30,8 @@ use crate::plan::types::Rank;
 const LOOK_MS: u64 = 800;
 /// Longest wait for answers.
 const ANSWER_MS_MAX: u64 = 1600;
-/// Questions of which answers are kept: as many ranks may be asked at the very same moment.
+/// Questions of which answers are kept: as many ranks may be asked at the very same moment. Where more are,
+/// nobody is answered for a while: not all would hear all answers.
 const REMEMBERED: usize = 64;
 /// A question that was heard so lately does for others who ask.
 const FRESH_MS: u64 = 300;
@@ -101,6 +102,8 @@ struct Roll {
     inquiry: u64,
     heard_at: u64,
     looked: bool,
+    /// Some rank may have forgotten it, or a question beside it, before it was answered.
+    spoiled: bool,
     states: BTreeMap<Rank, RankState>,
     silent: BTreeMap<(Rank, Rank), u64>,
 }
@@ -111,6 +114,8 @@ pub(super) struct Inquiries {
     rolls: VecDeque<Roll>,
     /// The last question of each rank that was asked. Links keep order, so a lower number is an old one.
     heard: BTreeMap<Rank, u64>,
+    /// Until when there are too many questions for right answers. All ranks hear all of them, so it is so for all.
+    overrun_until: u64,
     asked: u32,
 }
 
@@ -139,11 +144,21 @@ impl Inquiries {
             return false;
         }
         *last = inquiry & 0xffff_ffff;
-        if self.rolls.len() >= REMEMBERED {
-            self.rolls.pop_front();
+        if self.rolls.len() >= REMEMBERED
+            && let Some(oldest) = self.rolls.pop_front()
+            && now < oldest.heard_at + ANSWER_MS_MAX
+        {
+            self.overrun_until = now + ANSWER_MS_MAX;
+            self.rolls.iter_mut().for_each(|roll| roll.spoiled = true);
         }
-        let (states, silent) = (BTreeMap::new(), BTreeMap::new());
-        self.rolls.push_back(Roll { inquiry, heard_at: now, looked: false, states, silent });
+        self.rolls.push_back(Roll {
+            inquiry,
+            heard_at: now,
+            looked: false,
+            spoiled: now < self.overrun_until,
+            states: BTreeMap::new(),
+            silent: BTreeMap::new(),
+        });
         true
     }
 
@@ -231,8 +246,9 @@ impl Inquiries {
         })
     }
 
+    /// A question that can be answered.
     fn roll(&self, inquiry: u64) -> Option<&Roll> {
-        self.rolls.iter().find(|roll| roll.inquiry == inquiry)
+        self.rolls.iter().find(|roll| roll.inquiry == inquiry && !roll.spoiled)
     }
 }
 
