@@ -7,6 +7,7 @@
 
 mod abort;
 mod choice;
+mod clock;
 mod colocation;
 mod connect;
 mod engine;

@@ -30,6 +30,7 @@ mod journal;
 mod link;
 mod message;
 mod signature;
+mod stall;
 mod thread;
 
 pub use ask::{Askable, Askers, askable};
@@ -40,6 +41,9 @@ pub use journal::{JOURNAL_LENGTH, Journal, RankState};
 pub use link::{Acceptor, ControlLink};
 pub use message::{MESSAGE_BYTES_MAX, Message, MessageError, Proposal, Report, Weight};
 pub use signature::Signature;
+#[cfg(test)]
+pub(crate) use stall::STALL;
+pub(crate) use stall::counted;
 pub use thread::{Control, ControlSetup};
 
 use std::time::Duration;

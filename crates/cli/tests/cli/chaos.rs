@@ -1,4 +1,4 @@
-//! Random faults on jobs of real processes: kills, stops, cut and healed links, closed sockets, on 3 to 8
+//! Random faults on jobs of real processes: kills, stops, pauses of all, cut and healed links, closed sockets, on 3 to 8
 //! ranks over shared memory, TCP and both.
 //!
 //! *Invariant*: whatever happens, every rank that lives ends with an error that names who is at fault and
@@ -87,6 +87,9 @@ enum Fault {
     Stop(u32),
     /// A process is stopped and goes on, milliseconds later.
     Pause(u32, u32),
+    /// All processes stand still, for so many milliseconds, as when their machine is paused: longer than an
+    /// operation may take.
+    Freeze(u32),
     /// Nothing passes between two hosts any more.
     Cut(u32, u32),
     /// Nothing passes between two hosts, for so many milliseconds.
@@ -98,7 +101,7 @@ enum Fault {
 impl Fault {
     /// Whether the job goes on.
     fn passes(&self) -> bool {
-        matches!(self, Self::Pause(..) | Self::Flap(..))
+        matches!(self, Self::Pause(..) | Self::Freeze(..) | Self::Flap(..))
     }
 }
 
@@ -192,7 +195,7 @@ impl Job {
     fn start(random: &mut Random, means: Means, timeout: Option<&str>) -> Self {
         let kinds = if means.namespaces { 3 } else { 2 };
         let kind = ["shm", "tcp", "both"][random.below(kinds) as usize];
-        let mut variables = vec![("RINGWAY_INIT_TIMEOUT", "30s")];
+        let mut variables = vec![("RINGWAY_INIT_TIMEOUT", "30s"), ("NCCL_DEBUG", "INFO")];
         variables.extend(timeout.map(|timeout| ("RINGWAY_TIMEOUT", timeout)));
         let (network, commands) = if kind == "both" {
             let network = Network::new(3 + random.below(2), Family::V4);
@@ -214,11 +217,26 @@ impl Job {
         let job = Self { ranks, network, about };
         wait_for(&format!("{} to work", job.about), || {
             let failed = job.ranks.iter().find_map(Rank::error);
-            assert!(failed.is_none(), "{}: {failed:?}", job.about);
+            assert!(
+                failed.is_none(),
+                "{} before any fault: {failed:?}\n{}",
+                job.about,
+                job.words()
+            );
             (job.ranks[0].rows() > 3).then_some(())
         });
         thread::sleep(Duration::from_millis(u64::from(random.below(200))));
         job
+    }
+
+    /// What the ranks have said, for whoever has to find out why they failed.
+    fn words(&self) -> String {
+        let of = |(rank, one): (usize, &Rank)| {
+            let lines = one.stderr.lock().unwrap();
+            let lines: Vec<&str> = lines.iter().map(|(_, line)| line.as_str()).collect();
+            format!("rank {rank}:\n{}\n", lines.join("\n"))
+        };
+        self.ranks.iter().enumerate().map(of).collect()
     }
 
     fn size(&self) -> u32 {
@@ -270,6 +288,12 @@ impl Job {
                 signal("CONT", self.pid(*rank));
                 (BTreeSet::new(), BTreeSet::new())
             }
+            Fault::Freeze(ms) => {
+                (0..self.size()).for_each(|rank| signal("STOP", self.pid(rank)));
+                pause(*ms);
+                (0..self.size()).for_each(|rank| signal("CONT", self.pid(rank)));
+                (BTreeSet::new(), BTreeSet::new())
+            }
             Fault::Cut(a, b) => {
                 self.network.as_ref().unwrap().cut(*a, *b);
                 (of_hosts(*a, *b), ends)
@@ -290,17 +314,17 @@ impl Job {
 }
 
 fn choose(random: &mut Random, means: Means) -> (Fault, Job) {
-    let mut kind = random.below(if means.namespaces { 9 } else { 6 });
+    let mut kind = random.below(if means.namespaces { 10 } else { 7 });
     if kind == 5 && !means.closes {
         kind = 4;
     }
-    let lasting = [3, 6].contains(&kind).then_some(TIMEOUT);
+    let lasting = [3, 6, 7].contains(&kind).then_some(TIMEOUT);
     // Some faults are of one kind of job alone.
     let job = loop {
         let job = Job::start(random, means, lasting);
         let fits = match kind {
             5 => job.about.ends_with("tcp"),
-            6.. => job.network.is_some(),
+            7.. => job.network.is_some(),
             _ => true,
         };
         if fits {
@@ -320,10 +344,11 @@ fn choose(random: &mut Random, means: Means) -> (Fault, Job) {
                 break Fault::Close(ends[0], ends[1]);
             }
         },
+        6 => Fault::Freeze(3_200 + random.below(800)),
         _ => {
             let ends: Vec<u32> = random.ranks(2, size / 2).into_iter().collect();
             match kind {
-                6 => Fault::Cut(ends[0], ends[1]),
+                7 => Fault::Cut(ends[0], ends[1]),
                 _ => Fault::Flap(ends[0], ends[1], 50 + random.below(700)),
             }
         }
@@ -344,7 +369,7 @@ fn round(seed: u64, means: Means) -> Vec<Duration> {
         let rows = job.ranks[0].rows();
         let going = || {
             let failed = job.ranks.iter().find_map(Rank::error);
-            assert!(failed.is_none(), "{about}: {failed:?}");
+            assert!(failed.is_none(), "{about}: {failed:?}\n{}", job.words());
             (job.ranks[0].rows() > rows + 4).then_some(())
         };
         wait_for(&format!("{about} to go on"), going);

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::clock::Clock;
 use super::engine::{ASK_AFTER, LEFT_AFTER};
 use crate::bootstrap::Session;
 use crate::bootstrap::auth::{self, Key, Purpose, SessionKey};
@@ -22,6 +23,9 @@ const HANDSHAKES_MOST: usize = 64;
 
 /// How long a rail is tried before the connections that prefer it take another.
 const RAIL_PATIENCE: Duration = Duration::from_secs(1);
+
+/// How long a peer is dialled before the health of the job is looked at.
+const DIAL_STEP: Duration = Duration::from_millis(200);
 
 /// How many connections a link has: one for each rail, within these bounds.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +90,7 @@ impl Arrivals {
         &self,
         peer: Rank,
         health: &Health,
-        deadline: Instant,
+        clock: &mut Clock,
     ) -> Result<Option<Vec<TcpStream>>> {
         let mut wait = Wait::begin();
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
@@ -94,7 +98,7 @@ impl Arrivals {
             if health.is_raised() || wait.has_left(peer, health) {
                 return Ok(None);
             }
-            if Instant::now() >= deadline {
+            if clock.left(Duration::ZERO).is_none() {
                 let (open, all) = streams.get(&peer).map_or((0, String::new()), |arrived| {
                     (arrived.streams.len(), format!(" of {}", arrived.count))
                 });
@@ -107,8 +111,8 @@ impl Arrivals {
             }
             wait.look(health);
             let pause = Duration::from_millis(20);
-            streams =
-                self.changed.wait_timeout(streams, pause).unwrap_or_else(PoisonError::into_inner).0;
+            let changed = clock.asleep(pause, || self.changed.wait_timeout(streams, pause));
+            streams = changed.unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(streams.remove(&peer).map(|arrived| arrived.streams.into_values().collect()))
     }
@@ -228,10 +232,10 @@ pub(crate) fn connect(
     arrivals: &Arrivals,
     (peer, wanted): (Rank, Connections),
     health: &Health,
-    deadline: Instant,
+    clock: &mut Clock,
 ) -> Result<Option<Vec<TcpStream>>> {
     if session.rank > peer {
-        return arrivals.take(peer, health, deadline);
+        return arrivals.take(peer, health, clock);
     }
     let pairing = rails::pair(&session.peers[session.rank as usize], &session.peers[peer as usize]);
     for (rail, why) in &pairing.refused {
@@ -250,16 +254,20 @@ pub(crate) fn connect(
         let number = streams.len();
         let connection = u16::try_from(number).unwrap_or(u16::MAX);
         let rail = (!rails.is_empty()).then(|| number % rails.len());
-        let step = deadline.min(Instant::now() + Duration::from_millis(200));
+        let step = clock.left(Duration::ZERO).unwrap_or_default().min(DIAL_STEP);
+        let until = Instant::now() + step;
         let hello = (Purpose::Data { connection }, u64::from(count));
-        match session.dial_by(rail.map(|at| rails[at]), peer, hello, step) {
+        let by = rail.map(|at| rails[at]);
+        match clock.asleep(step, || session.dial_by(by, peer, hello, until)) {
             Ok((stream, _)) => {
                 streams.push(stream);
                 tried = Instant::now();
             }
             Err(_) if health.is_raised() || wait.has_left(peer, health) => return Ok(None),
-            Err(error) if Instant::now() >= deadline => return Err(error),
             Err(error) => {
+                if clock.left(Duration::ZERO).is_none() {
+                    return Err(error);
+                }
                 wait.look(health);
                 if let Some(at) = rail.filter(|_| tried.elapsed() >= RAIL_PATIENCE) {
                     log_unused(session.rank, peer, rails[at].0, &error.to_string());

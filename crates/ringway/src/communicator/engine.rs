@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::clock::Clock;
 use super::connect::{self, Arrivals, Connections};
 use super::idle::{Idle, Next, Patience};
 use crate::bootstrap::Session;
@@ -150,7 +151,7 @@ impl Engine {
         self.history = signature.tag_after(self.history);
         let tag = OperationTag { sequence: self.sequence, tag: self.history };
         shm::announce(&self.own, tag);
-        let mut clock = Clock { started: None, deadline };
+        let mut clock = Clock::new(deadline);
         self.connect(&execution.prepared().peers, &mut clock)?;
         let plan = &execution.prepared().plan;
         let bytes = plan.scratch_bytes;
@@ -190,7 +191,7 @@ impl Engine {
         mapped: &dyn Fn(Rank) -> bool,
         deadline: Duration,
     ) -> Result<()> {
-        let mut clock = Clock { started: None, deadline };
+        let mut clock = Clock::new(deadline);
         let mut rest: Vec<MessagePart> = batch.to_vec();
         while !rest.is_empty() {
             let (mut wave, mut later): (Vec<MessagePart>, Vec<MessagePart>) = Default::default();
@@ -266,7 +267,6 @@ impl Engine {
             if self.links.contains(*peer) {
                 continue;
             }
-            let started = clock.started(Instant::now());
             // The verdict on a job that is stuck here is read off who waits for whom.
             self.journal.wait_begin(*peer, self.health.now_ms());
             let mut connections = self.connections;
@@ -275,9 +275,8 @@ impl Engine {
                 (connections.least, connections.most) = (1, 1);
             }
             let wanted = (*peer, connections);
-            let until = started + clock.deadline;
             let found =
-                connect::connect(&self.session, &self.arrivals, wanted, &self.health, until);
+                connect::connect(&self.session, &self.arrivals, wanted, &self.health, clock);
             let mut streams = match found {
                 Ok(Some(streams)) => streams,
                 Ok(None) => return Err(self.verdict()),
@@ -286,7 +285,7 @@ impl Engine {
                         // The peer has not come; that is no fault of the link.
                         ErrorKind::Timeout => Report::Deadline {
                             sequence: self.sequence,
-                            waited_ms: millis(started.elapsed()),
+                            waited_ms: millis(clock.waited(Duration::ZERO)),
                             waiting_on: Some(*peer),
                         },
                         _ => Report::LinkBroken { peer: *peer, cause: error.to_string() },
@@ -353,7 +352,7 @@ impl Engine {
                 if std::mem::take(&mut lying) {
                     self.links.get_up();
                 }
-                idle.reset();
+                clock.add(idle.reset());
                 compared = Duration::ZERO;
                 if !std::mem::take(&mut looked).is_zero() {
                     self.journal.note_silent(None);
@@ -367,12 +366,10 @@ impl Engine {
             match idle.pass() {
                 Next::Look => {}
                 Next::Sleep(limit) if lying => {
-                    let now = Instant::now();
-                    let waited = idle.waited(now);
-                    let end = clock.started(now - waited) + clock.deadline;
-                    if now >= end {
-                        return Err(self.late(peer, now - clock.started(now), running));
-                    }
+                    let waited = idle.waited();
+                    let Some(left) = clock.left(waited) else {
+                        return Err(self.late(peer, clock.waited(waited), running));
+                    };
                     if waited > COMPARE_AFTER && waited > compared + compared {
                         compared = waited;
                         if let Err(trouble) = self.compare(running) {
@@ -384,9 +381,10 @@ impl Engine {
                         looked = waited;
                         self.note_silence(waited);
                     }
-                    let limit = limit.min(end - now);
+                    let limit = limit.min(left);
                     let limit = if compared.is_zero() { limit.min(COMPARE_AFTER) } else { limit };
-                    self.links.sleep(running.iter().flat_map(|one| one.peers()), limit);
+                    let peers = running.iter().flat_map(|one| one.peers());
+                    idle.asleep(limit, || self.links.sleep(peers, limit));
                     lying = false;
                 }
                 Next::Sleep(_) => {
@@ -542,20 +540,6 @@ impl Engine {
         // The caller gets its memory back.
         self.links.disarm();
         verdict
-    }
-}
-
-/// When an operation must be over. The clock is read only where something stands still.
-#[derive(Debug)]
-struct Clock {
-    started: Option<Instant>,
-    deadline: Duration,
-}
-
-impl Clock {
-    /// When it started: now, if nobody has asked before.
-    fn started(&mut self, now: Instant) -> Instant {
-        *self.started.get_or_insert(now)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::bootstrap::Company;
+use crate::control::counted;
 
 /// Longest sleep: deadlines and the health of the job are looked at this often.
 const NAP: Duration = Duration::from_millis(50);
@@ -51,24 +52,43 @@ pub(crate) enum Next {
 #[derive(Debug)]
 pub(crate) struct Idle {
     patience: Patience,
-    since: Option<Instant>,
+    /// When the clock was last read.
+    read: Option<Instant>,
+    /// How long nothing has moved, as far as it was looked: without the time for which this thread stood still.
+    waited: Duration,
     turns: u32,
 }
 
 impl Idle {
     pub(crate) fn new(patience: Patience) -> Self {
-        Self { patience, since: None, turns: 0 }
+        Self { patience, read: None, waited: Duration::ZERO, turns: 0 }
     }
 
-    /// Something moved.
-    pub(crate) fn reset(&mut self) {
-        self.since = None;
+    /// Something moved: how long nothing had.
+    pub(crate) fn reset(&mut self) -> Duration {
+        self.read = None;
         self.turns = 0;
+        std::mem::take(&mut self.waited)
     }
 
-    /// How long nothing has moved, as far as has been looked.
-    pub(crate) fn waited(&self, now: Instant) -> Duration {
-        self.since.map_or(Duration::ZERO, |since| now - since)
+    /// How long nothing has moved, as far as it was looked.
+    pub(crate) fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// Reads the clock, having slept for `asked` at most.
+    fn look(&mut self, asked: Duration) {
+        let now = Instant::now();
+        if let Some(before) = self.read.replace(now) {
+            self.waited += counted(now.saturating_duration_since(before), asked);
+        }
+    }
+
+    /// Lets this thread sleep, which asks for `limit` at most.
+    pub(crate) fn asleep(&mut self, limit: Duration, sleep: impl FnOnce()) {
+        self.look(Duration::ZERO);
+        sleep();
+        self.look(limit);
     }
 
     /// Nothing moved: passes a moment, and says what comes next. Where a look is short, the clock is
@@ -83,11 +103,12 @@ impl Idle {
             }
             return Next::Look;
         }
-        let Some(since) = self.since else {
-            self.since = Some(Instant::now());
+        let first = self.read.is_none();
+        self.look(Duration::ZERO);
+        if first {
             return Next::Look;
-        };
-        let waited = since.elapsed();
+        }
+        let waited = self.waited;
         if waited >= spin + yields {
             return Next::Sleep(NAP);
         }
@@ -95,5 +116,43 @@ impl Idle {
             std::thread::yield_now();
         }
         Next::Look
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::STALL;
+
+    const LIMIT: Duration = Duration::from_millis(5);
+
+    fn idle() -> Idle {
+        Idle::new(Patience::new(Company::Crowd, true, None))
+    }
+
+    #[test]
+    fn sleep_comes_after_a_little_and_starts_again_when_something_moved() {
+        let mut idle = idle();
+        assert_eq!(idle.pass(), Next::Look);
+        let began = Instant::now();
+        while idle.pass() == Next::Look {
+            assert!(began.elapsed() < Duration::from_secs(10), "it never sleeps");
+        }
+        assert!(idle.reset() > Duration::ZERO);
+        assert_eq!((idle.waited(), idle.pass()), (Duration::ZERO, Next::Look));
+    }
+
+    #[test]
+    fn time_stood_still_is_no_wait_whether_asleep_or_awake() {
+        let mut idle = idle();
+        idle.pass();
+        // Stopped between two looks.
+        std::thread::sleep(Duration::from_millis(150));
+        idle.pass();
+        assert_eq!(idle.waited(), STALL);
+        // Woken late.
+        idle.asleep(LIMIT, || std::thread::sleep(Duration::from_millis(150)));
+        assert!(idle.waited() >= LIMIT + 2 * STALL, "{:?}", idle.waited());
+        assert!(idle.waited() <= LIMIT + 3 * STALL, "{:?}", idle.waited());
     }
 }

@@ -20,15 +20,13 @@ use super::health::{Health, Wish};
 use super::journal::Journal;
 use super::link::{Acceptor, ControlLink, Line};
 use super::message::Report;
+use super::stall::counted;
 use crate::error::{Error, RankIdentity, Result};
 use crate::os;
 use crate::plan::types::Rank;
 
 /// How long the goodbye may take.
 const FLUSH_MS_MAX: u64 = 200;
-
-/// How much later than asked for the thread may be woken; what goes beyond does not count.
-const STALL_MS: u64 = 20;
 
 /// What a control thread is made of.
 pub struct ControlSetup {
@@ -144,12 +142,8 @@ struct Ready {
     acceptors: Vec<usize>,
 }
 
-/// The board's time: milliseconds less those for which this thread stood still against its will.
-///
-/// A machine that was paused (a busy host, a virtual machine on the move) paused the other ranks
-/// too, as far as they live there: their answers are late by as much as our clock has jumped, and
-/// nobody is to be named for that. Only waits with a limit count. The journal goes by the real clock: see
-/// [`Board::stood_still`].
+/// The board's time: milliseconds less those for which this thread stood still against its will. Only waits with
+/// a limit count. The journal goes by the real clock: see [`Board::stood_still`].
 #[derive(Debug, Default)]
 struct Clock {
     now_ms: u64,
@@ -161,7 +155,9 @@ impl Clock {
     fn wake(&mut self, asked_ms: Option<u64>, real_ms: u64) {
         let slept_ms = real_ms.saturating_sub(self.now_ms + self.lost_ms);
         if let Some(asked_ms) = asked_ms {
-            self.lost_ms += slept_ms.saturating_sub(asked_ms + STALL_MS);
+            let ms = Duration::from_millis;
+            let lost = ms(slept_ms) - counted(ms(slept_ms), ms(asked_ms));
+            self.lost_ms += u64::try_from(lost.as_millis()).unwrap_or(u64::MAX);
         }
         self.now_ms = real_ms.saturating_sub(self.lost_ms);
     }
