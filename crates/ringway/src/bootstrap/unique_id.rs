@@ -151,6 +151,18 @@ impl UniqueId {
         &self.bytes
     }
 
+    /// The one id among what all ranks bring.
+    pub(crate) fn only(brought: &[Vec<u8>]) -> Result<Self> {
+        let ids: Vec<&Vec<u8>> = brought.iter().filter(|id| !id.is_empty()).collect();
+        match ids[..] {
+            [id] => Self::from_bytes(id),
+            _ => Err(Error::usage(format!(
+                "{} ranks bring an id for the new ranks to join by; one of them must",
+                ids.len()
+            ))),
+        }
+    }
+
     /// An id from its bytes; total over arbitrary bytes.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let bad = |why: &str| Err(Error::argument(format!("not a ringway unique id: {why}")));

@@ -1,5 +1,5 @@
-//! Going on without some ranks, dead or not: the others meet at the lowest of them, over connections
-//! of their own, as those of the communicator may be broken.
+//! Going on without some ranks, dead or not, or with new processes in their seats: the others meet at the
+//! lowest of them, over connections of their own, as those of the communicator may be broken.
 //!
 //! ```text
 //!   rank 0  ◄── rank 2      each says who it is; rank 0 tells everybody
@@ -12,7 +12,7 @@ use super::connect::Arrivals;
 use super::{Communicator, options};
 use crate::bootstrap::auth::{Key, Purpose};
 use crate::bootstrap::frame::{ControlStream, FrameError, Side};
-use crate::bootstrap::{self, Session};
+use crate::bootstrap::{self, Session, UniqueId};
 use crate::error::{Error, ErrorKind, RankIdentity, Result};
 use crate::plan::types::Rank;
 
@@ -36,11 +36,8 @@ impl Communicator {
     /// A rank does not exist, this rank is excluded, or the others do not come in time.
     pub fn shrink(&self, excluded: &[Rank]) -> Result<Self> {
         let members = self.remaining(excluded)?;
-        let place = members.iter().position(|rank| *rank == self.rank());
-        let place = place.and_then(|at| Rank::try_from(at).ok());
-        let rank = place.ok_or_else(|| {
-            Error::argument(format!("rank {} is excluded, so it must not shrink", self.rank()))
-        })?;
+        let rank = members.iter().position(|rank| *rank == self.rank()).unwrap_or_default();
+        let rank = Rank::try_from(rank).map_err(|_| Error::internal("too many ranks"))?;
         let size = u32::try_from(members.len()).map_err(|_| Error::internal("too many ranks"))?;
         let config = self.inner.config.clone();
         let ticket = self.inner.order.take();
@@ -48,7 +45,8 @@ impl Communicator {
         let desk = self.desk();
         let session = &desk.engine.session;
         let deadline = Instant::now() + config.init_timeout;
-        let mut meeting = Meeting::open(session, &desk.engine.arrivals, &members, deadline)?;
+        let occasion = (Occasion::Shrink, &members[..]);
+        let mut meeting = Meeting::open(session, &desk.engine.arrivals, occasion, deadline)?;
         // A number that only those present know makes this communicator another than those
         // of the same ranks before.
         let number = meeting.all_gather(Key::random()?.as_bytes())?.swap_remove(0);
@@ -64,7 +62,60 @@ impl Communicator {
         Self::start(session, config)
     }
 
+    /// A communicator of the same size in which new processes have the seats of the `excluded`: the ranks that are
+    /// left keep their numbers and call this with the same list, one of them with an id
+    /// ([`Communicator::unique_id`]); the new processes join by the same id, the number of a seat and the size, with
+    /// [`Communicator::from_unique_id`]. The communicator may have failed.
+    ///
+    /// ```
+    /// use ringway::{Communicator, UniqueId, config::Config};
+    /// let id = Communicator::unique_id(&Config::default())?;
+    /// let newcomer = std::thread::spawn(move || {
+    ///     Communicator::from_unique_id(&id, 1, 3, Config::default()).map(|comm| comm.rank())
+    /// });
+    /// ringway::testing::world(3, |comm| {
+    ///     if comm.rank() != 1 {
+    ///         let whole = comm.replace(&[1], (comm.rank() == 2).then_some(&id)).unwrap();
+    ///         assert_eq!((whole.rank(), whole.size()), (comm.rank(), 3));
+    ///     }
+    /// });
+    /// assert_eq!(newcomer.join().unwrap()?, 1);
+    /// # Ok::<(), ringway::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A rank does not exist, this rank is excluded or nobody is, no rank or several ranks bring an id, or the
+    /// others or the new processes do not come in time.
+    pub fn replace(&self, excluded: &[Rank], id: Option<&UniqueId>) -> Result<Self> {
+        let members = self.remaining(excluded)?;
+        if excluded.is_empty() {
+            return Err(Error::argument(
+                "no rank is excluded, so there is no seat to fill; to have more ranks, grow",
+            ));
+        }
+        let config = self.inner.config.clone();
+        let ticket = self.inner.order.take();
+        let turn = self.inner.order.wait(ticket);
+        let desk = self.desk();
+        let deadline = Instant::now() + config.init_timeout;
+        let (session, arrivals) = (&desk.engine.session, &desk.engine.arrivals);
+        let occasion = (Occasion::Replace, &members[..]);
+        let mut meeting = Meeting::open(session, arrivals, occasion, deadline)?;
+        let brought = meeting.all_gather(id.map_or(&[], |id| id.as_bytes()))?;
+        drop(desk);
+        drop(turn);
+        let id = UniqueId::only(&brought)?;
+        Self::from_unique_id(&id, self.rank(), self.size(), config)
+    }
+
+    /// The ranks without the `excluded`, of which this rank is none.
     fn remaining(&self, excluded: &[Rank]) -> Result<Vec<Rank>> {
+        if excluded.contains(&self.rank()) {
+            return Err(Error::argument(format!(
+                "rank {} is excluded, so it must not go on with the others",
+                self.rank()
+            )));
+        }
         if let Some(absent) = excluded.iter().find(|rank| **rank >= self.size()) {
             return Err(Error::argument(format!(
                 "rank {absent} does not exist; ranks are 0 to {}",
@@ -72,6 +123,33 @@ impl Communicator {
             )));
         }
         Ok((0..self.size()).filter(|rank| !excluded.contains(rank)).collect())
+    }
+}
+
+/// What ranks meet for.
+#[derive(Clone, Copy, Debug)]
+enum Occasion {
+    Shrink,
+    Replace,
+}
+
+impl Occasion {
+    /// A number for a meeting of these ranks.
+    fn tag(self, members: &[Rank]) -> u64 {
+        let bytes: Vec<u8> = members.iter().flat_map(|rank| rank.to_le_bytes()).collect();
+        let label: &[u8] = match self {
+            Self::Shrink => b"ringway meeting",
+            Self::Replace => b"ringway meeting to replace",
+        };
+        let hash = Key::derive(&bytes, label);
+        hash.as_bytes().first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Shrink => "shrink the communicator",
+            Self::Replace => "fill the seats of others",
+        }
     }
 }
 
@@ -88,10 +166,10 @@ impl Meeting {
     fn open(
         session: &Session,
         arrivals: &Arrivals,
-        members: &[Rank],
+        (occasion, members): (Occasion, &[Rank]),
         deadline: Instant,
     ) -> Result<Self> {
-        let tag = tag(members);
+        let tag = occasion.tag(members);
         let first = members[0];
         let who = |rank: Rank| session.peers[rank as usize].identity();
         let framed = |rank: Rank, connection, side| {
@@ -108,9 +186,10 @@ impl Meeting {
         for rank in &members[1..] {
             let Some(connection) = arrivals.take_meeting((*rank, tag), deadline) else {
                 let text = format!(
-                    "{} has not come to shrink the communicator; all ranks that are left must, \
+                    "{} has not come to {}; all ranks that are left must, \
                      and exclude the same ranks",
-                    who(*rank)
+                    who(*rank),
+                    occasion.in_words()
                 );
                 return Err(Error::new(ErrorKind::Timeout, text).with_culprits(vec![who(*rank)]));
             };
@@ -144,19 +223,12 @@ impl Meeting {
     }
 }
 
-/// A number for a list of ranks.
-fn tag(members: &[Rank]) -> u64 {
-    let bytes: Vec<u8> = members.iter().flat_map(|rank| rank.to_le_bytes()).collect();
-    let hash = Key::derive(&bytes, b"ringway meeting");
-    hash.as_bytes().first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes))
-}
-
 fn lost(who: &RankIdentity, error: &FrameError) -> Error {
     let kind = match error {
         FrameError::Timeout => ErrorKind::Timeout,
         _ => ErrorKind::Remote,
     };
-    Error::new(kind, format!("{who} was lost while the communicator shrank: {error}"))
+    Error::new(kind, format!("{who} was lost while the ranks that are left met: {error}"))
         .with_culprits(vec![who.clone()])
 }
 

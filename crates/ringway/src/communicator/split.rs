@@ -95,18 +95,7 @@ impl Communicator {
                 self.size()
             )));
         }
-        let brought: Vec<Vec<u8>> = self
-            .all_gather_blobs(id.map_or(&[], |id| id.as_bytes()))?
-            .into_iter()
-            .filter(|id| !id.is_empty())
-            .collect();
-        let [id] = &brought[..] else {
-            return Err(Error::usage(format!(
-                "{} ranks bring an id to grow by; one of them must",
-                brought.len()
-            )));
-        };
-        let id = UniqueId::from_bytes(id)?;
+        let id = UniqueId::only(&self.all_gather_blobs(id.map_or(&[], |id| id.as_bytes()))?)?;
         Self::from_unique_id(&id, self.rank(), size, self.inner.config.clone())
     }
 }

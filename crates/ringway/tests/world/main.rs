@@ -1,4 +1,4 @@
-//! The library as a user sees it: ranks as threads of one process, real transports, real data.
+//! The library as a user sees it: ranks as threads of one process, or processes, real transports, real data.
 //!
 //! *Invariant*: every test has a watchdog, so that a hang is a message and not a mystery.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
@@ -16,6 +16,7 @@ mod groups;
 mod harness;
 mod memory;
 mod messages;
+mod recovery;
 mod reference;
 #[allow(dead_code, reason = "shared with the suite of RDMA")]
 mod sweep;
