@@ -13,7 +13,7 @@
 //!   └ check ─── what must hold at the end
 //! ```
 //!
-//! 10,000 seeds run with the tests; `RINGWAY_SEED=n cargo test -p ringway --lib simulator::replay
+//! 10,000 seeds run with the tests, and as many as `RINGWAY_SEEDS` says; `RINGWAY_SEED=n cargo test -p ringway --lib simulator::replay
 //! -- --nocapture` replays one, with a log.
 
 #![allow(unsafe_code, reason = "fills and reads scratch that only this thread uses")]
@@ -35,6 +35,11 @@ use scenario::{Fault, Scenario};
 use world::World;
 
 const SEEDS: u64 = 10_000;
+
+/// How many seeds to run.
+fn seeds() -> u64 {
+    std::env::var("RINGWAY_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS)
+}
 
 /// Runs one seed.
 fn run(seed: u64, mutation: Option<Mutation>, log: bool) -> Result<(), String> {
@@ -119,17 +124,17 @@ fn replay() {
 
 #[test]
 fn every_seed_gives_the_right_result() {
-    run_all((0..SEEDS / 2).filter(|seed| seed % 5 != 4));
+    run_all((0..seeds() / 2).filter(|seed| seed % 5 != 4));
 }
 
 #[test]
 fn every_further_seed_gives_the_right_result() {
-    run_all((SEEDS / 2..SEEDS).filter(|seed| seed % 5 != 4));
+    run_all((seeds() / 2..seeds()).filter(|seed| seed % 5 != 4));
 }
 
 #[test]
 fn every_seed_with_a_fault_ends_in_one_true_error() {
-    run_all((0..SEEDS).filter(|seed| seed % 5 == 4));
+    run_all((0..seeds()).filter(|seed| seed % 5 == 4));
 }
 
 /// A simulator that cannot fail proves nothing.

@@ -1,6 +1,10 @@
-//! Boards in one thread, on a simulated network with seeded delays, kills and clock offsets.
+//! Boards in one thread, on a simulated network with seeded delays, kills, partitions, pauses, lost connections and
+//! clock offsets.
 //!
-//! `RINGWAY_SEED=n cargo test -p ringway control::board` replays one seed.
+//! `RINGWAY_SEED=n cargo test -p ringway --lib control::board` replays one seed, `RINGWAY_SEEDS=100000` runs so many.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 use crate::control::neighbours;
@@ -31,13 +35,37 @@ fn kill_some(
     killed
 }
 
+/// Most seeds have few ranks, some have a thousand: a verdict among them takes tens of millions of messages.
+fn draw_ranks(seed: u64, random: &mut Random) -> u32 {
+    let most = match seed {
+        _ if seed % 10_000 == 9_999 => 1_000,
+        _ if seed % 1_000 == 999 => 300,
+        _ if seed % 100 == 99 => 100,
+        _ => 33,
+    };
+    1 + random.rank(most)
+}
+
+/// A failure that some rank notices: a death, or deadlines because of a rank that does not come.
+fn fail_somehow(network: &mut Network, random: &mut Random) {
+    let n = network.n();
+    if random.below(2) == 0 {
+        kill_some(network, random, 2, 100_000);
+        return;
+    }
+    for _ in 0..1 + random.below(3) {
+        let report = Report::Deadline { sequence: 1, waited_ms: 9, waiting_on: None };
+        network.report(random.below(100_000), random.rank(n), report);
+    }
+}
+
 fn one_seed(seed: u64) {
     let mut random = Random(seed ^ 0x5eed);
-    let n = 1 + random.rank(33);
+    let n = draw_ranks(seed, &mut random);
     let mut network = Network::new(n, seed);
     network.all_begin(0);
     network.journals.iter().for_each(|j| j.end(0));
-    match random.below(9) {
+    match random.below(13) {
         0 if n > 1 => {
             // Deaths, close together or not.
             network.all_begin(1);
@@ -157,6 +185,62 @@ fn one_seed(seed: u64) {
                 assert!(error.to_string().contains("not answer"), "{error}");
             }
         }
+        7 if n > 2 => {
+            // Two sides do not reach each other for a moment, in the middle of it.
+            network.all_begin(1);
+            let count = usize::try_from(1 + random.below(u64::from(n) - 1)).unwrap();
+            let from = random.below(150_000);
+            let side = random.ranks(n, count);
+            network.part(side, from..from + random.below(100_000));
+            fail_somehow(&mut network, &mut random);
+            network.run();
+            network.agreed();
+        }
+        8 if n > 2 => {
+            // Two sides do not reach each other for long: whoever can still hear each other agrees.
+            network.all_begin(1);
+            let border = 1 + random.rank(n - 1);
+            let from = random.below(200_000);
+            network.part((0..border).collect(), from..from + 60_000_000);
+            fail_somehow(&mut network, &mut random);
+            let time = from + 1_000_000;
+            for rank in [0, n - 1] {
+                let report = Report::Deadline { sequence: 1, waited_ms: 9, waiting_on: None };
+                network.report(time, rank, report);
+            }
+            network.run();
+            for side in network.sides() {
+                network.agreed_among(&side);
+            }
+        }
+        9 if n > 4 => {
+            // Connections are lost between ranks that live, with what was on its way, and something else happens.
+            network.all_begin(1);
+            for _ in 0..1 + random.below(3) {
+                let a = random.rank(n);
+                let near = neighbours(a, n);
+                let b = near[usize::try_from(random.below(near.len() as u64)).unwrap()];
+                network.sever(random.below(100_000), a, b);
+            }
+            fail_somehow(&mut network, &mut random);
+            network.run();
+            for side in network.sides() {
+                network.agreed_among(&side);
+            }
+        }
+        10 if n > 1 => {
+            // A machine with some of the ranks stands still for a while.
+            network.all_begin(1);
+            let count = usize::try_from(1 + random.below(4)).unwrap().min(n as usize);
+            let from = random.below(100_000);
+            let when = from..from + random.below(800_000);
+            for rank in random.ranks(n, count) {
+                network.pause(rank, when.clone());
+            }
+            fail_somehow(&mut network, &mut random);
+            network.run();
+            network.agreed();
+        }
         _ => {
             // A broken data link, or an abort, from one or several sides.
             network.all_begin(1);
@@ -180,13 +264,27 @@ fn all_survivors_agree_on_every_seed() {
     if let Some(seed) = std::env::var("RINGWAY_SEED").ok().and_then(|s| s.parse().ok()) {
         return one_seed(seed);
     }
-    for seed in 0..2_500 {
-        let result = std::panic::catch_unwind(|| one_seed(seed));
-        if let Err(panic) = result {
-            println!("seed {seed} failed; replay it with RINGWAY_SEED={seed}");
-            std::panic::resume_unwind(panic);
+    let seeds = std::env::var("RINGWAY_SEEDS").ok().and_then(|s| s.parse().ok());
+    let (seeds, next) = (seeds.unwrap_or(2_500), AtomicU64::new(0));
+    let failed = Mutex::new(BTreeSet::new());
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds {
+                        return;
+                    }
+                    if std::panic::catch_unwind(|| one_seed(seed)).is_err() {
+                        failed.lock().unwrap().insert(seed);
+                    }
+                }
+            });
         }
-    }
+    });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "seeds {failed:?} failed; replay one with RINGWAY_SEED");
 }
 
 /// Runs reports on a quiet network and returns the agreed error.

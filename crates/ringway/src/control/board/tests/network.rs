@@ -1,7 +1,9 @@
-//! A network of boards under one seed: delays, kills, clocks that differ.
+//! A network of boards under one seed: delays, kills, partitions, pauses, connections that are lost with what was on
+//! its way, clocks that differ.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::super::{Board, Journal};
@@ -87,8 +89,15 @@ pub(super) struct Network {
     last: BTreeMap<(Rank, Rank), u64>,
     /// Where each dead rank's links were cut: what would arrive later is lost.
     cuts: BTreeMap<(Rank, Rank), u64>,
+    /// Where two sides cannot reach each other, and when: what would arrive meanwhile arrives after.
+    parted: Option<(BTreeSet<Rank>, Range<u64>)>,
+    /// When a rank stands still; its clock does too.
+    paused: BTreeMap<Rank, Range<u64>>,
     events: BinaryHeap<Reverse<(u64, usize, Event)>>,
-    messages: Vec<Message>,
+    /// What is on its way, and to how many.
+    messages: Vec<(Option<Message>, usize)>,
+    /// Places in `messages` that are free.
+    free: Vec<usize>,
     reports: Vec<Report>,
     count: usize,
     pub(super) now_us: u64,
@@ -118,6 +127,9 @@ impl Network {
             ended: vec![None; n as usize],
             last: BTreeMap::new(),
             cuts: BTreeMap::new(),
+            parted: None,
+            paused: BTreeMap::new(),
+            free: Vec::new(),
             events: BinaryHeap::new(),
             messages: Vec::new(),
             reports: Vec::new(),
@@ -153,14 +165,69 @@ impl Network {
     }
 
     pub(super) fn local_ms(&self, rank: Rank) -> u64 {
-        (self.now_us + self.offsets_us[rank as usize]) / 1000
+        (self.now_us + self.offsets_us[rank as usize] - self.stood_still_us(rank)) / 1000
+    }
+
+    /// For how long a rank has stood still.
+    fn stood_still_us(&self, rank: Rank) -> u64 {
+        let paused = self.paused.get(&rank).filter(|paused| paused.end <= self.now_us);
+        paused.map_or(0, |paused| paused.end - paused.start)
+    }
+
+    /// Lets nothing pass between `side` and the others for a while.
+    pub(super) fn part(&mut self, side: BTreeSet<Rank>, when: Range<u64>) {
+        self.parted = Some((side, when));
+    }
+
+    /// Lets a rank stand still for a while.
+    pub(super) fn pause(&mut self, rank: Rank, when: Range<u64>) {
+        self.paused.insert(rank, when);
+    }
+
+    /// Ends the connection of two neighbours; some of what is on its way is lost.
+    pub(super) fn sever(&mut self, time_us: u64, a: Rank, b: Rank) {
+        for (from, to) in [(a, b), (b, a)] {
+            let cut = time_us + self.random.below(self.delay_us_max);
+            self.cuts.insert((from, to), cut);
+            self.at(cut, Event::Lost { at: to, peer: from });
+        }
+    }
+
+    /// Ranks that live and can reach each other, if what is parted stays so.
+    pub(super) fn sides(&self) -> Vec<BTreeSet<Rank>> {
+        let apart = |a: Rank, b: Rank| {
+            let parted = self.parted.as_ref();
+            parted.is_some_and(|(side, _)| side.contains(&a) != side.contains(&b))
+                || self.cuts.contains_key(&(a, b))
+        };
+        let mut left: BTreeSet<Rank> =
+            (0..self.n()).filter(|rank| self.ended[*rank as usize].is_none()).collect();
+        let mut sides = Vec::new();
+        while let Some(first) = left.pop_first() {
+            let (mut side, mut new) = (BTreeSet::from([first]), vec![first]);
+            while let Some(rank) = new.pop() {
+                for peer in neighbours(rank, self.n()) {
+                    if !apart(rank, peer) && left.remove(&peer) {
+                        side.insert(peer);
+                        new.push(peer);
+                    }
+                }
+            }
+            sides.push(side);
+        }
+        sides
     }
 
     /// Sends what `rank` has to send, and asks for its next tick.
     pub(super) fn collect(&mut self, rank: Rank) {
         for outgoing in self.boards[rank as usize].take_outgoing() {
-            self.messages.push(outgoing.message);
-            let index = self.messages.len() - 1;
+            let on_its_way = (Some(outgoing.message), outgoing.to.len());
+            let index = self.free.pop().unwrap_or(self.messages.len());
+            if index == self.messages.len() {
+                self.messages.push(on_its_way);
+            } else {
+                self.messages[index] = on_its_way;
+            }
             for to in outgoing.to {
                 let time = self.arrival(rank, to);
                 self.at(time, Event::Deliver { from: rank, to, index });
@@ -171,7 +238,8 @@ impl Network {
             self.done_us[rank as usize].get_or_insert(self.now_us);
         }
         if let Some(at_ms) = board.next_tick(self.local_ms(rank)) {
-            let time = (at_ms * 1000).saturating_sub(self.offsets_us[rank as usize]);
+            let time = at_ms * 1000 + self.stood_still_us(rank);
+            let time = time.saturating_sub(self.offsets_us[rank as usize]);
             let time = time.max(self.now_us + 1);
             if std::mem::replace(&mut self.alarm_us[rank as usize], time) != time {
                 self.at(time, Event::Tick { rank });
@@ -180,7 +248,17 @@ impl Network {
     }
 
     pub(super) fn arrival(&mut self, from: Rank, to: Rank) -> u64 {
-        let soonest = self.now_us + 20 + self.random.below(self.delay_us_max);
+        let mut soonest = self.now_us + 20 + self.random.below(self.delay_us_max);
+        let parted = self.parted.as_ref().filter(|(_, when)| when.contains(&soonest));
+        if let Some((side, when)) = parted
+            && side.contains(&from) != side.contains(&to)
+        {
+            // TCP tries again, ever more rarely.
+            soonest = when.end + self.random.below(200_000);
+        }
+        if let Some(paused) = self.paused.get(&to).filter(|paused| paused.contains(&soonest)) {
+            soonest = paused.end;
+        }
         let last = self.last.entry((from, to)).or_default();
         *last = soonest.max(*last);
         *last
@@ -214,15 +292,27 @@ impl Network {
                 | Event::Freeze { rank }
                 | Event::Tick { rank } => *rank,
             };
+            let message = match &event {
+                Event::Deliver { index, .. } => self.take(*index),
+                _ => None,
+            };
             if self.ended[rank as usize].is_some() {
+                continue;
+            }
+            let paused = self.paused.get(&rank).filter(|paused| paused.contains(&time));
+            if let (Some(paused), None) = (paused, &message) {
+                let end = paused.end;
+                self.at(end, event);
                 continue;
             }
             let now = self.local_ms(rank);
             let board = &mut self.boards[rank as usize];
             match event {
-                Event::Deliver { from, index, .. } => {
-                    if self.cuts.get(&(from, rank)).is_none_or(|cut| time < *cut) {
-                        board.receive(from, self.messages[index].clone(), now);
+                Event::Deliver { from, .. } => {
+                    if self.cuts.get(&(from, rank)).is_none_or(|cut| time < *cut)
+                        && let Some(message) = message
+                    {
+                        board.receive(from, message, now);
                     }
                 }
                 Event::Lost { peer, .. } => board.neighbour_lost(peer, false, now),
@@ -238,18 +328,36 @@ impl Network {
         }
     }
 
+    /// A message that has arrived at one of those it is for.
+    fn take(&mut self, index: usize) -> Option<Message> {
+        let (message, left) = &mut self.messages[index];
+        *left -= 1;
+        if *left > 0 {
+            return message.clone();
+        }
+        self.free.push(index);
+        message.take()
+    }
+
     /// All survivors hold one and the same verdict, reached in bounded time; returns it.
     pub(super) fn agreed(&self) -> Error {
-        let survivors = (0..self.boards.len()).filter(|&r| self.ended[r].is_none());
+        let survivors = (0..self.n()).filter(|&r| self.ended[r as usize].is_none());
+        self.agreed_among(&survivors.collect())
+    }
+
+    /// These hold one and the same verdict, reached in bounded time; returns it.
+    pub(super) fn agreed_among(&self, ranks: &BTreeSet<Rank>) -> Error {
         let mut verdict: Option<&Error> = None;
-        for rank in survivors {
-            let mine = self.boards[rank].verdict();
+        let held_up = self.parted.iter().map(|(_, when)| when).chain(self.paused.values());
+        let held_up_us = held_up.map(|when| when.end + 200_000).max().unwrap_or(0);
+        for &rank in ranks {
+            let mine = self.boards[rank as usize].verdict();
             let mine = mine.unwrap_or_else(|| panic!("rank {rank} has no verdict"));
             let first = *verdict.get_or_insert(mine);
             assert_eq!(first, mine, "rank {rank} disagrees");
-            let done_us = self.done_us[rank].expect("a verdict has a time");
-            // Reports come within the first 200 ms, and news must travel.
-            let limit_us = (AGREEMENT_MS_MAX + 300) * 1000;
+            let done_us = self.done_us[rank as usize].expect("a verdict has a time");
+            // Reports come within the first 250 ms, and news must travel.
+            let limit_us = (AGREEMENT_MS_MAX + 350) * 1000 + held_up_us;
             assert!(done_us < limit_us, "rank {rank} needed {done_us} us");
         }
         verdict.expect("at least one survivor").clone()
