@@ -11,7 +11,9 @@ use crate::bootstrap::Session;
 use crate::control::{Health, Journal, Report, Signature, VERDICT_WAIT};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::{Execution, Links, Part, Prepared, Progress};
+use crate::plan::algorithm::Algorithm;
 use crate::plan::types::Rank;
+use crate::recorder::Entry;
 use crate::transport::framed::{AHEAD, FramedLink};
 use crate::transport::shm::{self, GENERATIONS, LARGES, Segment};
 use crate::transport::tcp;
@@ -52,6 +54,8 @@ pub(crate) struct Engine {
     pub(crate) neighbours: Arc<[Rank]>,
     /// Why each peer is not reached by shared memory.
     pub(crate) refusals: Vec<String>,
+    /// When the call that is about to run was queued, by the recorder's clock; 0 where it was not.
+    pub(crate) queued: u64,
     /// Collectives begun.
     pub(crate) sequence: u64,
     /// The hash of their calls.
@@ -100,13 +104,19 @@ pub(crate) struct MessagePart {
     pub(crate) sends: bool,
 }
 
-/// What ranks must agree on before they can work together.
+/// What ranks must agree on before they can work together, and what is noted of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Agreement {
     /// All of them.
     pub(crate) signature: Signature,
     /// Each with each, where the counts are known to two ranks alone.
     pub(crate) pairs: Option<Arc<[Pair]>>,
+    /// How it is done, where one call is.
+    pub(crate) algorithm: Option<Algorithm>,
+    /// Calls in it.
+    pub(crate) parts: usize,
+    /// Whether ranks have counts of their own.
+    pub(crate) uneven: bool,
 }
 
 /// An operation that is being run.
@@ -146,7 +156,28 @@ impl Engine {
         deadline: Duration,
     ) -> Result<()> {
         let signature = Signature { sequence: self.sequence, ..agreement.signature };
-        self.journal.begin(&signature);
+        let (start, queued) = (self.journal.recorder().now(), std::mem::take(&mut self.queued));
+        let Agreement { algorithm, parts, uneven, .. } = *agreement;
+        self.journal.enter(&signature, &Entry { start, queued, algorithm, parts, uneven });
+        // SAFETY: the caller's promise.
+        let outcome = unsafe { self.operate(execution, areas, &signature, (agreement, deadline)) };
+        match outcome {
+            Ok(()) => self.journal.end(signature.sequence),
+            Err(_) => self.journal.fail(signature.sequence),
+        }
+        outcome
+    }
+
+    /// # Safety
+    /// As for [`Execution::begin`].
+    #[expect(unsafe_code, reason = "passes the caller's promise on")]
+    unsafe fn operate(
+        &mut self,
+        execution: &mut Execution,
+        areas: (&[Area], &[Area]),
+        signature: &Signature,
+        (agreement, deadline): (&Agreement, Duration),
+    ) -> Result<()> {
         self.history = signature.tag_after(self.history);
         let tag = OperationTag { sequence: self.sequence, tag: self.history };
         shm::announce(&self.own, tag);
@@ -175,7 +206,6 @@ impl Engine {
         self.run(&mut [running], &mut clock)?;
         self.sequence += 1;
         shm::flags::complete(self.own.done(), self.sequence);
-        self.journal.end(tag.sequence);
         Ok(())
     }
 
@@ -202,9 +232,14 @@ impl Engine {
             let peers: Vec<Rank> = wave.iter().map(|part| part.peer).collect();
             self.connect(&peers, &mut clock)?;
             let mut executions = Vec::with_capacity(wave.len());
+            let mut numbers = Vec::with_capacity(wave.len());
             for part in wave {
                 // SAFETY: the caller's promise.
-                executions.push(unsafe { self.begin_message(part, mapped(part.peer)) });
+                let execution = unsafe { self.begin_message(part, mapped(part.peer)) };
+                let what = (execution.operation().1.sequence, part.area.bytes as u64);
+                let recorder = self.journal.recorder();
+                numbers.push(recorder.begin_message(part.peer, part.sends, what));
+                executions.push(execution);
             }
             let remote_scratch = self.own.layout().message_slots(self.session.rank);
             let mut running: Vec<Running<'_>> = executions
@@ -217,7 +252,11 @@ impl Engine {
                     done: false,
                 })
                 .collect();
-            self.run(&mut running, &mut clock)?;
+            let outcome = self.run(&mut running, &mut clock);
+            for number in numbers {
+                self.journal.recorder().end_message(number, outcome.is_err());
+            }
+            outcome?;
         }
         Ok(())
     }
@@ -336,8 +375,25 @@ impl Engine {
         LinkDescription { peer, transport: "NET/Socket", detail, reason }
     }
 
-    /// Polls operations to their end.
+    /// Polls operations to their end, or until one fails.
     fn run(&mut self, running: &mut [Running<'_>], clock: &mut Clock) -> Result<()> {
+        let outcome = self.poll(running, clock);
+        if outcome.is_err() {
+            self.note_standing(running, None);
+        }
+        outcome
+    }
+
+    /// Notes how far the lanes of a collective have come, and whom it waits for.
+    fn note_standing(&self, running: &[Running<'_>], waits: Option<(Rank, Duration)>) {
+        for one in running.iter().filter(|one| one.context() == Context::Collective) {
+            let waits = waits.map(|(rank, waited)| (rank, micros(waited)));
+            let sequence = one.execution.operation().1.sequence;
+            self.journal.stand(sequence, waits, one.execution.lanes());
+        }
+    }
+
+    fn poll(&mut self, running: &mut [Running<'_>], clock: &mut Clock) -> Result<()> {
         let mut idle = Idle::new(self.patience);
         let mut lying = false;
         let mut compared = Duration::ZERO;
@@ -378,6 +434,7 @@ impl Engine {
                         if let Err(trouble) = self.compare(running) {
                             return Err(self.fail(trouble, running));
                         }
+                        self.note_standing(running, Some((peer, waited)));
                         self.watch(peer, waited, &mut gone);
                     }
                     if waited > looked + SILENT_AFTER {
@@ -557,6 +614,10 @@ impl Clock {
     fn started(&mut self, now: Instant) -> Instant {
         *self.started.get_or_insert(now)
     }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn millis(duration: Duration) -> u64 {
