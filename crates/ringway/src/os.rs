@@ -67,6 +67,19 @@ pub(crate) fn cycles() -> u64 {
     }
 }
 
+/// Asks for the cache line of something that will be written soon. Waits for nothing, changes nothing.
+#[inline]
+pub(crate) fn fetch_to_write<T>(place: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: a hint; it reads no value, and faults at no address.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(ptr::from_ref(place).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
 /// Whether the kernel itself takes the time from the processor's counter: then it runs evenly, at one
 /// speed, and alike on all processors.
 pub(crate) fn has_trusted_cycles() -> bool {

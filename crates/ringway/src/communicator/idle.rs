@@ -53,17 +53,24 @@ pub(crate) struct Idle {
     patience: Patience,
     since: Option<Instant>,
     turns: u32,
+    /// Whether it has let others run, or was about to.
+    patient: bool,
 }
 
 impl Idle {
     pub(crate) fn new(patience: Patience) -> Self {
-        Self { patience, since: None, turns: 0 }
+        Self { patience, since: None, turns: 0, patient: false }
     }
 
     /// Something moved.
     pub(crate) fn reset(&mut self) {
         self.since = None;
         self.turns = 0;
+    }
+
+    /// Whether all it did was to look a few times, at once: then it took a microsecond or two.
+    pub(crate) fn was_brief(&self) -> bool {
+        !self.patient
     }
 
     /// How long nothing has moved, as far as has been looked.
@@ -87,6 +94,7 @@ impl Idle {
             self.since = Some(Instant::now());
             return Next::Look;
         };
+        self.patient = true;
         let waited = since.elapsed();
         if waited >= spin + yields {
             return Next::Sleep(NAP);

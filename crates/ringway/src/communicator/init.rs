@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::choice;
 use super::colocation::{self, Colocation};
 use super::connect::{Arrivals, Connections, Door};
-use super::engine::{Engine, ScratchUse};
+use super::engine::{Engine, Entering, ScratchUse};
 use super::idle::Patience;
 use super::known::Calls;
 use super::planning::{Ground, Planning};
@@ -130,6 +130,7 @@ impl Communicator {
                 .collect(),
             refusals,
             queued: 0,
+            entering: Entering::default(),
             sequence: 0,
             history: 0,
             scratch: ScratchUse::default(),

@@ -121,9 +121,15 @@ impl Journal {
     /// failed: an error must find the rank where it happened.
     #[inline]
     pub fn end(&self, sequence: u64) {
+        self.end_at(sequence, self.recorder.now());
+    }
+
+    /// As [`Journal::end`], where it is known when that was, by the recorder's clock.
+    #[inline]
+    pub fn end_at(&self, sequence: u64, at: u64) {
         self.waiting.store(IDLE, Ordering::Relaxed);
         self.completed.store(sequence.wrapping_add(1), Ordering::Release);
-        self.recorder.calls().end(sequence, self.recorder.now(), false);
+        self.recorder.calls().end(sequence, at, false);
     }
 
     /// Operation `sequence` has failed: noted in its record alone. The rank stays where it is.

@@ -13,6 +13,7 @@
 //! *Invariant*: one writer at a time. Two would not be unsound, but the records would lie.
 
 use super::Entry;
+use crate::os;
 use crate::plan::algorithm::Algorithm;
 use crate::plan::types::Rank;
 use crate::sync::atomic::{AtomicU64, Ordering, fence};
@@ -136,6 +137,8 @@ impl Ring {
             word.store(value, Ordering::Relaxed);
         }
         slot.version.store(version, Ordering::Release);
+        // The next one was last touched a whole round ago, and stores behind one that must wait for its line wait too.
+        os::fetch_to_write(self.slot(number.wrapping_add(1)));
     }
 
     /// Operation `number`, the last one written, has ended at `at`. Whoever sees that (acquire) also sees whether
