@@ -1,7 +1,7 @@
 //! What a test needs beyond this program: it skips loudly without, or fails where it must not.
 //!
 //! `RINGWAY_TEST_REQUIRE` lists what the machine must offer (`netns`, `mpirun`, `hydra`, `torchrun`,
-//! or `all`): a test that would be skipped for lack of it fails instead.
+//! `python` or `all`): a test that would be skipped for lack of it fails instead.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -70,6 +70,12 @@ pub(crate) fn torchrun() -> Option<PathBuf> {
     let found = find("torchrun");
     let missing = found.is_none().then(|| "there is no torchrun".to_owned());
     need("torchrun", missing, "pip install torch").then_some(found).flatten()
+}
+
+/// Python, as `python3`.
+pub(crate) fn python() -> bool {
+    let missing = find("python3").is_none().then(|| "there is no python3".to_owned());
+    need("python", missing, "apt-get install python3")
 }
 
 fn says_hydra(program: &str) -> bool {
