@@ -99,6 +99,7 @@ impl Page<'_> {
             "calls": call.parts,
             "outcome": call.outcome,
             "waited": call.waited,
+            "end_about": call.end_about,
         });
         let end_ns = end(trace, call.start_ns, call.end_ns, call.outcome);
         self.span(trace, (process, first), name, (call.start_ns, end_ns), args);

@@ -117,7 +117,8 @@ fn pairs(shared: &Shared, by: usize, set: &[usize]) -> BTreeMap<usize, Vec<(Part
 }
 
 fn add(shared: &mut Shared, (communicator, machine): (&str, usize), call: &CallRecord) {
-    let whole = call.outcome == Outcome::Done && call.start_ns > 0 && is_mutual(call);
+    let whole =
+        call.outcome == Outcome::Done && call.start_ns > 0 && !call.end_about && is_mutual(call);
     let Some(end) = call.end_ns.filter(|_| whole) else { return };
     let (start, end) = (i128::from(call.start_ns), i128::from(end));
     let parts = shared.entry((communicator.to_owned(), call.sequence)).or_default();

@@ -80,7 +80,10 @@ impl Clock {
 }
 
 fn call(call: &CallRecord, clock: &Clock) -> Row {
-    let (start, took) = clock.times(call.start_ns, call.end_ns, call.outcome);
+    let (start, mut took) = clock.times(call.start_ns, call.end_ns, call.outcome);
+    if call.end_about {
+        took.insert(0, '~');
+    }
     let algorithm = call.algorithm.map_or("-", |algorithm| algorithm.name());
     let mut text = format!(
         " {:>9} {:<15} {:>9} {algorithm:<18} {start:>12} {took:>11}{}\n",

@@ -20,6 +20,7 @@ pub(super) fn call(sequence: u64, start_ns: u64, end_ns: Option<u64>) -> CallRec
         queued_ns: None,
         start_ns,
         end_ns,
+        end_about: false,
         outcome: if end_ns.is_some() { Outcome::Done } else { Outcome::Running },
         waited: None,
         lanes: Vec::new(),

@@ -121,15 +121,22 @@ impl Journal {
     /// failed: an error must find the rank where it happened.
     #[inline]
     pub fn end(&self, sequence: u64) {
-        self.end_at(sequence, self.recorder.now());
+        let now = self.recorder.now();
+        self.complete(sequence);
+        self.recorder.calls().end(sequence, now, false);
     }
 
-    /// As [`Journal::end`], where it is known when that was, by the recorder's clock.
+    /// As [`Journal::end`], where it is known about when that was, by the recorder's clock.
     #[inline]
-    pub fn end_at(&self, sequence: u64, at: u64) {
+    pub fn end_about(&self, sequence: u64, at: u64) {
+        self.complete(sequence);
+        self.recorder.calls().end_about(sequence, at);
+    }
+
+    #[inline]
+    fn complete(&self, sequence: u64) {
         self.waiting.store(IDLE, Ordering::Relaxed);
         self.completed.store(sequence.wrapping_add(1), Ordering::Release);
-        self.recorder.calls().end(sequence, at, false);
     }
 
     /// Operation `sequence` has failed: noted in its record alone. The rank stays where it is.
@@ -229,6 +236,7 @@ impl Journal {
                 queued_ns: queued,
                 start_ns,
                 end_ns,
+                end_about: record.ends_about(),
                 outcome,
                 waited: waited(&record),
                 lanes: self.recorder.standing().read(sequence),

@@ -1,7 +1,7 @@
 //! The last operations, each in one cache line.
 //!
 //! ```text
-//!   version │ what │ what │ what │ start │ end │ queued:40 parts:8 algorithm:8 flags:8 │ rank:32 waited µs:32
+//!   version │ what │ what │ what │ start │ about:1 end:63 │ queued:40 parts:8 algorithm:8 flags:8 │ rank:32 waited µs:32
 //! ```
 //!
 //! `version` is 0 before the first use, odd while the writer is inside, and `2 (number + 1)` when the
@@ -31,6 +31,8 @@ const WAIT: usize = 6;
 
 const QUEUED_MAX: u64 = (1 << 40) - 1;
 const NO_ALGORITHM: u64 = 0xff;
+/// In the word of the end: it was not read from a clock.
+const ABOUT: u64 = 1 << 63;
 const FAILED: u64 = 1;
 const UNEVEN: u64 = 2;
 
@@ -69,7 +71,12 @@ impl Record {
 
     /// When it ended, if it has.
     pub(crate) fn end(&self) -> Option<u64> {
-        Some(self.words[END]).filter(|end| *end != 0)
+        Some(self.words[END] & !ABOUT).filter(|end| *end != 0)
+    }
+
+    /// Whether its end was counted, not read from a clock.
+    pub(crate) fn ends_about(&self) -> bool {
+        self.words[END] & ABOUT != 0
     }
 
     pub(crate) fn failed(&self) -> bool {
@@ -151,6 +158,13 @@ impl Ring {
             slot.words[INFO].store(info | FAILED, Ordering::Relaxed);
         }
         slot.words[END].store(at, Ordering::Release);
+    }
+
+    /// Operation `number`, the last one written, has ended about `at`; at no time where that is 0.
+    #[inline]
+    pub(crate) fn end_about(&self, number: u64, at: u64) {
+        let about = if at == 0 { 0 } else { ABOUT };
+        self.slot(number).words[END].store(at | about, Ordering::Release);
     }
 
     /// Operation `number`, the last one written, has stood still for a rank.
@@ -250,6 +264,25 @@ mod tests {
         // Queued later than begun: clocks of two processors may differ by a few ticks.
         let entry = Entry { start: 4, queued: 9, ..Entry::default() };
         assert_eq!(Record::new([0; 3], &entry).queued(), Some(1));
+    }
+
+    #[test]
+    fn an_end_that_was_counted_is_told_from_one_that_was_read() {
+        let ring = Ring::new(2);
+        let ends = |number: u64| {
+            let found = ring.read(number).unwrap();
+            (found.end(), found.ends_about())
+        };
+        ring.write(0, &record(0));
+        assert_eq!(ends(0), (None, false));
+        ring.end_about(0, 77);
+        assert_eq!(ends(0), (Some(77), true));
+        ring.write(1, &record(1));
+        ring.end(1, 78, false);
+        assert_eq!(ends(1), (Some(78), false));
+        ring.write(2, &record(2));
+        ring.end_about(2, 0);
+        assert_eq!(ends(2), (None, false), "there is no clock");
     }
 
     #[test]

@@ -119,6 +119,9 @@ pub struct CallRecord {
     /// When this rank left it.
     #[serde(default)]
     pub end_ns: Option<u64>,
+    /// Whether that was counted in looks for the others, not read from a clock: true to about a microsecond.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub end_about: bool,
     /// How far it has come.
     pub outcome: Outcome,
     /// Whom it stood still for longest, if it did.
@@ -335,6 +338,7 @@ mod tests {
             queued_ns: None,
             start_ns: 1_000 * sequence,
             end_ns: Some(1_000 * sequence + 7),
+            end_about: sequence % 2 == 1,
             outcome: Outcome::Done,
             waited: None,
             lanes: Vec::new(),
