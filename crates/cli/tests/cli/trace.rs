@@ -187,7 +187,7 @@ fn a_folder_that_cannot_be_written_is_a_warning() {
 
 #[test]
 fn a_full_disk_is_a_warning() {
-    if !need::namespaces() {
+    if !need::mounts() {
         return;
     }
     let folder = Folder::new("trace-full");
