@@ -82,7 +82,7 @@ struct Inner {
     /// What adapters know of this rank's memory.
     regions: Arc<rdma::Regions>,
     /// What this rank has done, and where that goes.
-    recording: Arc<trace::Recording>,
+    recording: trace::Kept,
     // Last: the goodbye comes when everything else is gone.
     control: Control,
 }
@@ -286,6 +286,8 @@ impl Inner {
         desk.engine.queued = queued;
         let outcome = self.run_call(&mut desk, call, buffers);
         if let Err(error) = &outcome {
+            // It may not have come as far as to be noted.
+            desk.engine.queued = 0;
             self.recording.failed(Some(error));
         }
         outcome

@@ -197,7 +197,8 @@ impl Engine {
         match outcome {
             Ok(()) if is_brief && looks < LOOKS_COUNTED => {
                 let took = LOOK_TICKS * u64::from(looks + 1);
-                self.journal.end_about(signature.sequence, if start == 0 { 0 } else { start + took });
+                self.journal
+                    .end_about(signature.sequence, if start == 0 { 0 } else { start + took });
             }
             Ok(()) => self.journal.end(signature.sequence),
             Err(_) => self.journal.fail(signature.sequence),

@@ -70,7 +70,7 @@ impl Recording {
         session: &Session,
         config: &Config,
         (journal, health): (&Arc<Journal>, &Arc<Health>),
-    ) -> Arc<Self> {
+    ) -> Kept {
         let own = &session.peers[session.rank as usize];
         let identity = own.identity();
         let recording = Arc::new(Self {
@@ -82,7 +82,7 @@ impl Recording {
             clock: own.boot_id.clone(),
             journal: Arc::clone(journal),
             health: Arc::clone(health),
-            folder: config.trace_dir.clone().map(Folder),
+            folder: config.trace_dir.clone().map(Folder::new),
             on: config.trace_on.clone(),
             failed: AtomicBool::new(false),
             signals: AtomicU32::new(0),
@@ -97,7 +97,7 @@ impl Recording {
                 caught.write_on(signal, &recording);
             }
         }
-        recording
+        Kept(recording)
     }
 
     /// The time, by the recorder's clock.
@@ -152,7 +152,20 @@ impl Recording {
     }
 }
 
-impl Drop for Recording {
+/// A communicator's hold on its traces. A signal's thread may have another for a moment; the last words are written by
+/// whoever lets go of the communicator, and waits for them.
+#[derive(Debug)]
+pub(super) struct Kept(Arc<Recording>);
+
+impl std::ops::Deref for Kept {
+    type Target = Recording;
+
+    fn deref(&self) -> &Recording {
+        &self.0
+    }
+}
+
+impl Drop for Kept {
     fn drop(&mut self) {
         // A rank may never have called again after the others failed.
         self.failed(None);
@@ -188,7 +201,7 @@ impl Caught {
         }
         let waits = os::catch_signal(signal).and_then(|event| {
             let thread = std::thread::Builder::new().name("ringway-trace".to_owned());
-            thread.spawn(move || self.serve(&event))
+            os::without_signals(|| thread.spawn(move || self.serve(&event)))
         });
         if let Err(error) = waits {
             tracing::warn!(

@@ -6,6 +6,9 @@
 
 use crate::os;
 
+/// How often two clocks are read to find how far they are apart.
+const ATTEMPTS: u32 = 5;
+
 /// What counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counter {
@@ -43,7 +46,8 @@ impl Clock {
         let trusted = os::has_trusted_cycles();
         let counter = if trusted { Counter::Processor } else { Counter::Monotonic };
         let started = moment(counter);
-        let realtime = i128::from(os::realtime_ns()) - i128::from(started.monotonic_ns);
+        let (monotonic, realtime) = together(os::monotonic_ns, os::realtime_ns);
+        let realtime = i128::from(realtime) - i128::from(monotonic);
         Self { counter, started, realtime_offset_ns: i64::try_from(realtime).unwrap_or(0) }
     }
 
@@ -80,12 +84,27 @@ impl Clock {
 }
 
 fn moment(counter: Counter) -> Moment {
-    let monotonic_ns = os::monotonic_ns();
-    let ticks = match counter {
+    let (monotonic_ns, ticks) = together(os::monotonic_ns, || match counter {
         Counter::Processor => os::cycles(),
-        Counter::None | Counter::Monotonic => monotonic_ns,
-    };
-    Moment { ticks, monotonic_ns }
+        Counter::None | Counter::Monotonic => os::monotonic_ns(),
+    });
+    match counter {
+        Counter::Processor => Moment { ticks, monotonic_ns },
+        Counter::None | Counter::Monotonic => Moment { ticks: monotonic_ns, monotonic_ns },
+    }
+}
+
+/// Reads two clocks at the same moment, as nearly as a few attempts allow: where the processor was taken away between
+/// the two, everything that was recorded would be off by that.
+fn together(mut first: impl FnMut() -> u64, mut second: impl FnMut() -> u64) -> (u64, u64) {
+    let attempts = (0..ATTEMPTS).map(|_| {
+        let before = first();
+        let found = second();
+        let apart = first().saturating_sub(before);
+        (apart, before + apart / 2, found)
+    });
+    let closest = attempts.min_by_key(|(apart, ..)| *apart);
+    closest.map_or((0, 0), |(_, middle, found)| (middle, found))
 }
 
 /// A stretch of time by both clocks.
@@ -144,6 +163,24 @@ mod tests {
         // A processor's counter may be a little behind another's.
         assert_eq!(span.nanoseconds(500), 0);
         assert_eq!(span.end(), 1_400_050);
+    }
+
+    #[test]
+    fn a_pause_between_two_clocks_does_not_set_them_apart() {
+        // Both are the same clock; the processor is taken away in all attempts but the fourth.
+        let (now, attempt) = (std::cell::Cell::new(1_000), std::cell::Cell::new(0));
+        let look = |passes: u64| {
+            now.set(now.get() + passes);
+            now.get()
+        };
+        let (first, second) = together(
+            || look(10),
+            || {
+                attempt.set(attempt.get() + 1);
+                look(if attempt.get() == 4 { 10 } else { 5_000_000 })
+            },
+        );
+        assert_eq!(first, second);
     }
 
     #[test]

@@ -117,6 +117,12 @@ struct Slot {
     words: [AtomicU64; WORDS],
 }
 
+/// The version of a slot that holds operation `number`.
+#[inline]
+fn version(number: u64) -> u64 {
+    number.wrapping_add(1).wrapping_mul(2)
+}
+
 /// The records.
 #[derive(Debug)]
 pub(crate) struct Ring {
@@ -137,7 +143,7 @@ impl Ring {
     #[inline]
     pub(crate) fn write(&self, number: u64, record: &Record) {
         let slot = self.slot(number);
-        let version = number.wrapping_add(1).wrapping_mul(2);
+        let version = version(number);
         slot.version.store(version | 1, Ordering::Relaxed);
         fence(Ordering::Release);
         for (word, value) in slot.words.iter().zip(record.words) {
@@ -148,11 +154,14 @@ impl Ring {
         os::fetch_to_write(self.slot(number.wrapping_add(1)));
     }
 
-    /// Operation `number`, the last one written, has ended at `at`. Whoever sees that (acquire) also sees whether
-    /// it failed.
+    /// Operation `number` has ended at `at`. Whoever sees that (acquire) also sees whether it failed. Nothing is
+    /// written where it has been forgotten: more messages may be under way at once than are kept.
     #[inline]
     pub(crate) fn end(&self, number: u64, at: u64, failed: bool) {
         let slot = self.slot(number);
+        if slot.version.load(Ordering::Relaxed) != version(number) {
+            return;
+        }
         if failed {
             let info = slot.words[INFO].load(Ordering::Relaxed);
             slot.words[INFO].store(info | FAILED, Ordering::Relaxed);
@@ -179,7 +188,7 @@ impl Ring {
     /// Operation `number`, if it was written and is still kept.
     pub(crate) fn read(&self, number: u64) -> Option<Record> {
         let slot = self.slot(number);
-        let wanted = number.wrapping_add(1).wrapping_mul(2);
+        let wanted = version(number);
         for _ in 0..READ_ATTEMPTS {
             let before = slot.version.load(Ordering::Acquire);
             if before & 1 == 1 {
@@ -294,6 +303,16 @@ mod tests {
         assert_eq!(ring.read(12), Some(record(12)));
         assert_eq!(ring.read(19), Some(record(19)));
         assert_eq!(ring.read(20), None);
+    }
+
+    #[test]
+    fn the_end_of_what_is_forgotten_is_not_taken_for_that_of_another() {
+        let ring = Ring::new(2);
+        (0..3).for_each(|number| ring.write(number, &record(number)));
+        (0..2).for_each(|number| ring.end(number, 7, true));
+        let found = ring.read(2).unwrap();
+        assert_eq!((found.end(), found.failed()), (None, false));
+        assert_eq!(ring.read(1).unwrap().end(), Some(7));
     }
 
     #[test]

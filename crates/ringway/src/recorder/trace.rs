@@ -317,7 +317,7 @@ impl Trace {
 }
 
 #[cfg(all(test, not(loom)))]
-mod tests {
+pub(super) mod tests {
     use proptest::prelude::*;
 
     use super::*;
@@ -345,7 +345,7 @@ mod tests {
         }
     }
 
-    fn trace() -> Trace {
+    pub(in crate::recorder) fn trace() -> Trace {
         let message = MessageRecord {
             number: 0,
             peer: 1,
