@@ -33,7 +33,7 @@ pub use ringway::fuzzing::{
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 13] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("config", config),
     ("control_connection", control_connection),
     ("control_message", control_message),
