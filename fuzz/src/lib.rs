@@ -14,6 +14,7 @@ use ringway::bootstrap::{PeerInfo, auth, pmi};
 use ringway::config::{Config, Environment, Secret};
 use ringway::control::{Board, Journal, Message, neighbours};
 use ringway::error::RankIdentity;
+use ringway::recorder::Trace;
 use ringway_plan::algorithm::Algorithm;
 use ringway_plan::calibration::Calibration;
 use ringway_plan::json;
@@ -32,7 +33,7 @@ pub use ringway::fuzzing::{
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 13] = [
+pub const TARGETS: [(&str, Target); 14] = [
     ("config", config),
     ("control_connection", control_connection),
     ("control_message", control_message),
@@ -44,9 +45,20 @@ pub const TARGETS: [(&str, Target); 13] = [
     ("plan_json", plan_json),
     ("rdma_words", rdma_words),
     ("topo_xml", topo_xml),
+    ("trace_json", trace_json),
     ("tuning_json", tuning_json),
     ("unique_id", unique_id),
 ];
+
+/// A trace: refused, or the same when it is written and read again.
+pub fn trace_json(bytes: &[u8]) {
+    if let Ok(read) =
+        std::str::from_utf8(bytes).map_err(drop).and_then(|t| Trace::parse(t).map_err(drop))
+    {
+        assert!(read.rank < read.size);
+        assert_eq!(Trace::parse(&read.text()), Ok(read));
+    }
+}
 
 /// A tuning file: refused, or numbers that a choice can be made by.
 pub fn tuning_json(bytes: &[u8]) {

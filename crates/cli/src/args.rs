@@ -17,9 +17,10 @@ use crate::plan::explain::ExplainArgs;
 use crate::run::args::RunArgs;
 use crate::snapshot::SnapshotArgs;
 use crate::topo::TopoArgs;
+use crate::trace::TraceArgs;
 use crate::tune::TuneArgs;
 use crate::why::WhyArgs;
-use crate::{doctor, env, launch, net, output, perf, plan, run, snapshot, topo, tune, why};
+use crate::{doctor, env, launch, net, output, perf, plan, run, snapshot, topo, trace, tune, why};
 
 /// Help is laid out for this width, however wide the terminal is.
 const HELP_COLUMNS: usize = 80;
@@ -44,7 +45,8 @@ const HELP_COLUMNS: usize = 80;
   ringway doctor                          what is wrong with this machine
   ringway doctor --log job.log            what is wrong with a job
   ringway why                             who holds up the jobs on this host
-  ringway snapshot                        this machine's facts in a file"
+  ringway snapshot                        this machine's facts in a file
+  ringway trace show /tmp/t               what the ranks of a job did last"
 )]
 pub(crate) struct Cli {
     /// What to do.
@@ -66,6 +68,7 @@ pub(crate) enum Command {
     Doctor(DoctorArgs),
     Snapshot(SnapshotArgs),
     Why(WhyArgs),
+    Trace(TraceArgs),
     /// Become one rank of a local job (used by `run` and `perf`)
     #[command(name = "rank-exec", hide = true)]
     RankExec(RankExecArgs),
@@ -86,6 +89,7 @@ impl Command {
             Self::Doctor(args) => doctor::run(args),
             Self::Snapshot(args) => snapshot::run(args),
             Self::Why(args) => why::run(args),
+            Self::Trace(args) => trace::run(args),
             Self::RankExec(args) => launch::rank_exec::run(args),
         }
     }
@@ -104,6 +108,7 @@ impl Command {
             Self::Doctor(_) => "doctor",
             Self::Snapshot(_) => "snapshot",
             Self::Why(_) => "why",
+            Self::Trace(_) => "trace",
         }
     }
 }

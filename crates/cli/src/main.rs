@@ -17,6 +17,7 @@ mod size;
 mod snapshot;
 mod timing;
 mod topo;
+mod trace;
 mod tune;
 mod why;
 

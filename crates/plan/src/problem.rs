@@ -131,6 +131,12 @@ impl Problem {
         }
     }
 
+    /// Whether ranks have counts of their own.
+    #[must_use]
+    pub fn is_uneven(&self) -> bool {
+        !matches!(self.counts, Counts::Equal(_))
+    }
+
     /// Values of all blocks together.
     #[must_use]
     pub fn total(&self) -> u64 {

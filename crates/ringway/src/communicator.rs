@@ -25,6 +25,7 @@ mod settings;
 mod shrink;
 mod split;
 mod staged;
+mod trace;
 mod tuned;
 mod work;
 
@@ -81,6 +82,8 @@ struct Inner {
     given_up: AtomicBool,
     /// What adapters know of this rank's memory.
     regions: Arc<rdma::Regions>,
+    /// What this rank has done, and where that goes.
+    recording: trace::Kept,
     // Last: the goodbye comes when everything else is gone.
     control: Control,
 }
@@ -160,8 +163,8 @@ impl Communicator {
     }
 
     /// Bytes of memory this rank's handle takes for itself, shared with the ranks of its host: at most
-    /// `RINGWAY_MAX_BYTES`. Plans and what calls need besides is little beside it. Where GPU memory goes by the
-    /// host (see [`Communicator::gpu_path`]) every channel takes as much again, and pinned memory. Every rank that has
+    /// `RINGWAY_MAX_BYTES`. Plans, the flight recorder (128 KiB) and what calls need besides is little beside it. Where
+    /// GPU memory goes by the host (see [`Communicator::gpu_path`]) every channel takes as much again, and pinned memory. Every rank that has
     /// been talked to by RDMA takes 4 MiB more.
     ///
     /// ```
@@ -274,26 +277,53 @@ impl Communicator {
 impl Inner {
     /// Makes one call. Called by whoever has the turn.
     fn call(&self, call: &Call, buffers: Buffers) -> Result<()> {
+        self.call_queued(call, buffers, 0)
+    }
+
+    /// Makes one call that was queued at `queued`, by the recorder's clock; 0 where it was not.
+    fn call_queued(&self, call: &Call, buffers: Buffers, queued: u64) -> Result<()> {
         self.check_health()?;
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-        self.run_call(&mut desk, call, buffers)
+        desk.engine.queued = queued;
+        let outcome = self.run_call(&mut desk, call, buffers);
+        if let Err(error) = &outcome {
+            // It may not have come as far as to be noted.
+            desk.engine.queued = 0;
+            self.recording.failed(Some(error));
+        }
+        outcome
     }
 
     fn check_health(&self) -> Result<()> {
         if !self.control.health().is_raised() && !self.given_up.load(Ordering::Acquire) {
             return Ok(());
         }
-        Err(self.control.wait_verdict(crate::control::VERDICT_WAIT))
+        let verdict = self.control.wait_verdict(crate::control::VERDICT_WAIT);
+        self.recording.failed(Some(&verdict));
+        Err(verdict)
     }
 
     /// Runs requests and messages. Called by whoever has the turn.
     fn run(&self, requests: &[Request], messages: &[MessagePart]) -> Result<()> {
         self.check_health()?;
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = self.run_all(&mut desk, requests, messages);
+        if let Err(error) = &outcome {
+            self.recording.failed(Some(error));
+        }
+        outcome
+    }
+
+    fn run_all(
+        &self,
+        desk: &mut Desk,
+        requests: &[Request],
+        messages: &[MessagePart],
+    ) -> Result<()> {
         match requests {
             [] => {}
-            [one] => self.run_call(&mut desk, &one.call, Buffers::Apart(one.input, one.output))?,
-            several => self.run_fused(&mut desk, several)?,
+            [one] => self.run_call(desk, &one.call, Buffers::Apart(one.input, one.output))?,
+            several => self.run_fused(desk, several)?,
         }
         if messages.is_empty() {
             return Ok(());
@@ -322,7 +352,7 @@ impl Inner {
         // Before anything is computed with the counts.
         let input_bytes = call.input_bytes(self.rank, self.size)?;
         let output_bytes = call.output_bytes(self.rank, self.size)?;
-        let plan = desk.planning.draft(self.rank, &problem, call.algorithm)?;
+        let (plan, algorithm) = desk.planning.draft(self.rank, &problem, call.algorithm)?;
         let prepared = Arc::new(Prepared::new(plan));
         let neighbours = Arc::clone(&desk.engine.neighbours);
         let size = call.data_type.size();
@@ -337,6 +367,9 @@ impl Inner {
             agreement: Agreement {
                 signature: signature(call, &problem),
                 pairs: pairs(std::iter::once(&problem)),
+                algorithm: Some(algorithm),
+                parts: 1,
+                uneven: problem.is_uneven(),
             },
             input_bytes,
             output_bytes,

@@ -47,7 +47,7 @@ pub use parse::{format_bytes, format_duration, parse_bytes, parse_duration};
 pub use rdma::{AddressRange, RdmaSettings};
 pub use value::{
     AddressFamily, ColorChoice, DebugLevel, HostPort, LogFile, NetworkChoice, Requirement, Secret,
-    Subsystem, Subsystems, TransportChoice, TuningChoice,
+    Subsystem, Subsystems, TraceEvent, TransportChoice, TuningChoice,
 };
 
 use file::Files;
@@ -212,6 +212,12 @@ pub struct Config {
     pub debug_subsystems: Subsystems,
     /// `NCCL_DEBUG_FILE`.
     pub debug_file: LogFile,
+    /// `RINGWAY_RECORDER`: operations the flight recorder keeps; 0 is off.
+    pub recorder: u32,
+    /// `RINGWAY_TRACE_DIR`: where traces go.
+    pub trace_dir: Option<PathBuf>,
+    /// `RINGWAY_TRACE_ON`: when they are written there.
+    pub trace_on: Vec<TraceEvent>,
     /// `NCCL_CONF_FILE`.
     pub conf_file: Option<PathBuf>,
     /// `RINGWAY_CACHE_DIR`; see [`Self::cache_dir`].
@@ -283,6 +289,9 @@ impl Default for Config {
             debug: DebugLevel::Warn,
             debug_subsystems: Subsystems::default(),
             debug_file: LogFile::Stderr,
+            recorder: 2048,
+            trace_dir: None,
+            trace_on: vec![TraceEvent::Error],
             conf_file: None,
             cache_dir: None,
             xdg_cache: None,

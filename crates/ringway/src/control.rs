@@ -37,7 +37,7 @@ pub use ask::{Askable, Askers, askable};
 pub use board::{AGREEMENT_MS_MAX, Board, Outgoing};
 pub use health::Health;
 pub use inquiry::{Condition, Seat, SilentLink, Standing};
-pub use journal::{JOURNAL_LENGTH, Journal, RankState};
+pub use journal::{Journal, RankState};
 pub use link::{Acceptor, ControlLink};
 pub use message::{MESSAGE_BYTES_MAX, Message, MessageError, Proposal, Report, Weight};
 pub use signature::Signature;

@@ -30,6 +30,7 @@ pub mod fuzzing;
 pub mod log;
 pub mod net;
 mod os;
+pub mod recorder;
 pub mod reduce;
 mod sync;
 pub mod testing;

@@ -5,14 +5,15 @@
 
 #![allow(
     unsafe_code,
-    reason = "getifaddrs hands out a C list, inherited descriptors are plain numbers, ioctl takes a pointer, process_vm_readv an address, masks of signals are C's"
+    reason = "getifaddrs hands out a C list, inherited descriptors are plain numbers, ioctl takes a pointer, process_vm_readv an address, sigaction a function, masks of signals are C's"
 )]
 
 use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd as _, OwnedFd, RawFd};
 use std::ptr;
+use std::sync::atomic::{AtomicI32, Ordering};
 
 use crate::plan::topology::cpus::CpuSet;
 
@@ -50,6 +51,116 @@ pub(crate) fn run_anywhere() {
     let plain = libc::sched_param { sched_priority: 0 };
     // SAFETY: a plain structure that the call reads.
     let _policy = unsafe { libc::sched_setscheduler(0, libc::SCHED_OTHER, &raw const plain) };
+}
+
+/// The processor's time stamp counter. Only where [`has_trusted_cycles`] says so is it a clock.
+#[inline]
+pub(crate) fn cycles() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        // SAFETY: every x86-64 processor has the instruction, and Linux lets programs use it.
+        unsafe { std::arch::x86_64::_rdtsc() }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        monotonic_ns()
+    }
+}
+
+/// Asks for the cache line of something that will be written soon. Waits for nothing, changes nothing.
+#[inline]
+pub(crate) fn fetch_to_write<T>(place: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        // SAFETY: a hint; it reads no value, and faults at no address.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(ptr::from_ref(place).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
+/// Whether the kernel itself takes the time from the processor's counter: then it runs evenly, at one
+/// speed, and alike on all processors.
+pub(crate) fn has_trusted_cycles() -> bool {
+    let source = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    cfg!(target_arch = "x86_64")
+        && std::fs::read_to_string(source).is_ok_and(|name| name.trim() == "tsc")
+}
+
+/// CLOCK_MONOTONIC in nanoseconds, without entering the kernel where it offers that.
+#[inline]
+pub(crate) fn monotonic_ns() -> u64 {
+    nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::Monotonic))
+}
+
+/// CLOCK_REALTIME in nanoseconds.
+pub(crate) fn realtime_ns() -> u64 {
+    nanoseconds(rustix::time::clock_gettime(rustix::time::ClockId::Realtime))
+}
+
+fn nanoseconds(time: rustix::time::Timespec) -> u64 {
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    seconds.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// Signals that can be caught, at most.
+const SIGNALS: usize = 64;
+
+/// For each signal the event that [`caught`] rings; -1 where there is none. They are never closed.
+static SIGNAL_EVENTS: [AtomicI32; SIGNALS] = [const { AtomicI32::new(-1) }; SIGNALS];
+
+/// The handler: one `write`, which a handler may do, and `errno` as it was.
+extern "C" fn caught(signal: libc::c_int) {
+    let Some(event) = signal_event(signal).map(|event| event.load(Ordering::Relaxed)) else {
+        return;
+    };
+    let one = 1_u64.to_ne_bytes();
+    // SAFETY: the call takes nothing; the place it names is this thread's own, and lives as long as it.
+    let errno = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let before = unsafe { *errno };
+    // SAFETY: `one` holds the 8 bytes that are written; the descriptor is an event that is never closed.
+    unsafe { libc::write(event, one.as_ptr().cast(), one.len()) };
+    // SAFETY: as above.
+    unsafe { *errno = before };
+}
+
+fn signal_event(signal: i32) -> Option<&'static AtomicI32> {
+    SIGNAL_EVENTS.get(usize::try_from(signal).ok()?)
+}
+
+/// An event that becomes readable each time the process gets `signal`, if nobody else has asked for that
+/// signal: a handler of the program's, or that it be ignored, stays. Called once in a process for each.
+///
+/// # References
+/// sigaction(2), eventfd(2), signal-safety(7).
+pub(crate) fn catch_signal(signal: i32) -> io::Result<OwnedFd> {
+    let flags = rustix::event::EventfdFlags::CLOEXEC;
+    let event = rustix::event::eventfd(0, flags)?;
+    // The handler's own number for it: nobody closes that one.
+    let ring = rustix::io::fcntl_dupfd_cloexec(&event, 3)?;
+    let place = signal_event(signal).ok_or(io::ErrorKind::InvalidInput)?;
+    // SAFETY: all zeros are a valid `sigaction`: no flags, an empty mask, the default action.
+    let (mut before, mut action): (libc::sigaction, libc::sigaction) =
+        unsafe { std::mem::zeroed() };
+    // SAFETY: asks only; `before` is whole, and lives until the call returns.
+    if unsafe { libc::sigaction(signal, ptr::null(), &raw mut before) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if before.sa_sigaction != libc::SIG_DFL {
+        return Err(io::Error::other("the program handles this signal itself"));
+    }
+    place.store(ring.into_raw_fd(), Ordering::Relaxed);
+    action.sa_sigaction = caught as extern "C" fn(libc::c_int) as usize;
+    action.sa_flags = libc::SA_RESTART;
+    // SAFETY:
+    // - `action` is whole, and lives until the call returns;
+    // - `caught` has the type of a handler, does only what a handler may, and is there for ever.
+    if unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(event)
 }
 
 /// One address of one network interface that is up.

@@ -2,9 +2,12 @@
 //! ranks over shared memory, TCP and both.
 //!
 //! *Invariant*: whatever happens, every rank that lives ends with an error that names who is at fault and
-//! nobody else, or goes on if the fault passes; no rank hangs, and no result that was shown is wrong.
+//! nobody else, or goes on if the fault passes; no rank hangs, and no result that was shown is wrong. Traces of the
+//! flight recorder change nothing about that, also where the disk is full.
 //!
 //! `RINGWAY_CHAOS_ROUNDS` sets the number of rounds, `RINGWAY_SEED` the seed of the first.
+
+mod traces;
 
 use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read};
@@ -19,6 +22,7 @@ use crate::hosts::{Family, Network};
 use crate::jobs::{as_rank, free_port};
 use crate::need;
 use crate::process::{ringway, signal, wait_for};
+use traces::Traces;
 
 /// Rounds unless more are asked for.
 const ROUNDS: u64 = 12;
@@ -56,6 +60,8 @@ struct Means {
     namespaces: bool,
     /// Whether connections of other processes can be closed.
     closes: bool,
+    /// Whether a rank can have a disk of its own.
+    mounts: bool,
 }
 
 impl Means {
@@ -68,7 +74,7 @@ impl Means {
         close(from, listener.local_addr().unwrap().port());
         here.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         let left = here.read(&mut [0]).is_err_and(|e| e.kind() == ErrorKind::WouldBlock);
-        Self { namespaces: need::namespaces(), closes: !left }
+        Self { namespaces: need::namespaces(), closes: !left, mounts: need::mounts() }
     }
 }
 
@@ -186,6 +192,7 @@ struct Job {
     ranks: Vec<Rank>,
     /// Where its ranks are, if not all on this host.
     network: Option<Network>,
+    traces: Traces,
     about: String,
 }
 
@@ -212,9 +219,12 @@ impl Job {
             };
             (None, (0..size).map(command).collect())
         };
-        let ranks: Vec<Rank> = commands.into_iter().map(|mut one| Rank::start(&mut one)).collect();
+        // Drawn aside: a seed's faults stay what they are.
+        let traces = Traces::choose(Random(!random.0).below(3), means.mounts);
+        let start = |one| Rank::start(&mut traces.of(one));
+        let ranks: Vec<Rank> = commands.into_iter().map(start).collect();
         let about = format!("{} ranks, {kind}", ranks.len());
-        let job = Self { ranks, network, about };
+        let job = Self { ranks, network, traces, about };
         wait_for(&format!("{} to work", job.about), || {
             let failed = job.ranks.iter().find_map(Rank::error);
             assert!(
@@ -361,7 +371,7 @@ fn choose(random: &mut Random, means: Means) -> (Fault, Job) {
 fn round(seed: u64, means: Means) -> Vec<Duration> {
     let mut random = Random(seed);
     let (fault, mut job) = choose(&mut random, means);
-    let about = format!("seed {seed}: {fault:?} on {}", job.about);
+    let about = format!("seed {seed}: {fault:?} on {}, {}", job.about, job.traces.about());
     let began = Instant::now();
     let (culprits, ends) = job.inflict(&fault);
     let mut took = Vec::new();
@@ -401,6 +411,7 @@ fn round(seed: u64, means: Means) -> Vec<Duration> {
     for rank in &job.ranks {
         assert_eq!(rank.wrong(), None, "{about}");
     }
+    job.traces.check(&about, &job.ranks);
     if let Fault::Stop(rank) = fault {
         signal("CONT", job.pid(rank));
     }

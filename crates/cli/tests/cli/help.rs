@@ -17,6 +17,9 @@ fn help_ends_with_examples() {
         &["topo", "--help"],
         &["net", "--help"],
         &["snapshot", "--help"],
+        &["trace", "--help"],
+        &["trace", "show", "--help"],
+        &["trace", "merge", "--help"],
     ] {
         let done = finish(&mut ringway(args));
         assert_eq!(done.status.code(), Some(0));

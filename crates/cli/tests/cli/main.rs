@@ -20,5 +20,6 @@ mod plan;
 mod process;
 mod run;
 mod topo;
+mod trace;
 mod tune;
 mod why;

@@ -1,7 +1,7 @@
 //! What a test needs beyond this program: it skips loudly without, or fails where it must not.
 //!
-//! `RINGWAY_TEST_REQUIRE` lists what the machine must offer (`netns`, `mpirun`, `hydra`, `torchrun`,
-//! or `all`): a test that would be skipped for lack of it fails instead.
+//! `RINGWAY_TEST_REQUIRE` lists what the machine must offer (`netns`, `mount`, `mpirun`, `hydra`,
+//! `torchrun`, `python` or `all`): a test that would be skipped for lack of it fails instead.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -51,6 +51,19 @@ pub(crate) fn namespaces() -> bool {
     need("netns", missing, "run as root, with iproute2 installed")
 }
 
+/// Root, and `unshare` that lets a program have mounts of its own.
+pub(crate) fn mounts() -> bool {
+    let mount = "mount -t tmpfs -o size=64k tmpfs /tmp";
+    let tried = Command::new("unshare").args(["--mount", "sh", "-c", mount]).output();
+    let missing = match tried {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => Some(String::from_utf8_lossy(&output.stderr).trim().to_owned()),
+        Err(error) => Some(format!("unshare: {error}")),
+    };
+    let missing = missing.map(|why| format!("nothing can be mounted ({why})"));
+    need("mount", missing, "run as root, with util-linux installed")
+}
+
 /// Open MPI's launcher.
 pub(crate) fn open_mpi() -> Option<PathBuf> {
     let found = find("mpirun.openmpi").or_else(|| find("mpirun").filter(|_| !says_hydra("mpirun")));
@@ -70,6 +83,12 @@ pub(crate) fn torchrun() -> Option<PathBuf> {
     let found = find("torchrun");
     let missing = found.is_none().then(|| "there is no torchrun".to_owned());
     need("torchrun", missing, "pip install torch").then_some(found).flatten()
+}
+
+/// Python, as `python3`.
+pub(crate) fn python() -> bool {
+    let missing = find("python3").is_none().then(|| "there is no python3".to_owned());
+    need("python", missing, "apt-get install python3")
 }
 
 fn says_hydra(program: &str) -> bool {

@@ -12,7 +12,9 @@ use crate::bootstrap::Session;
 use crate::control::{Health, Journal, Report, Signature, VERDICT_WAIT};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::{Execution, Links, Part, Prepared, Progress};
+use crate::plan::algorithm::Algorithm;
 use crate::plan::types::Rank;
+use crate::recorder::Entry;
 use crate::transport::framed::{AHEAD, FramedLink};
 use crate::transport::shm::{self, GENERATIONS, LARGES, Segment};
 use crate::transport::tcp;
@@ -35,6 +37,16 @@ pub(super) const LEFT_AFTER: Duration = Duration::from_millis(400);
 /// How long the goodbye of a rank whose connection has ended may be on its way.
 const GOODBYE_AFTER: Duration = Duration::from_millis(100);
 
+/// Calls of at most so many bytes are noted when their first steps have been taken: these take a microsecond or two.
+const NOTED_LATER: usize = 8 << 10;
+
+/// A brief call that ends after fewer looks for the others takes well under two microseconds; its end is counted
+/// in looks. A look at the clock would take longer than all else that is noted of it.
+const LOOKS_COUNTED: u32 = 64;
+
+/// What a look takes, roughly, in ticks of the recorder's clock: 10 to 20 ns.
+const LOOK_TICKS: u64 = 32;
+
 /// Everything an operation needs while it runs. One thread at a time.
 #[derive(Debug)]
 pub(crate) struct Engine {
@@ -53,6 +65,10 @@ pub(crate) struct Engine {
     pub(crate) neighbours: Arc<[Rank]>,
     /// Why each peer is not reached by shared memory.
     pub(crate) refusals: Vec<String>,
+    /// When the call that is about to run was queued, by the recorder's clock; 0 where it was not.
+    pub(crate) queued: u64,
+    /// What the journal is yet to be told.
+    pub(crate) entering: Entering,
     /// Collectives begun.
     pub(crate) sequence: u64,
     /// The hash of their calls.
@@ -93,6 +109,19 @@ impl ScratchUse {
     }
 }
 
+/// A call of which the journal has not been told yet.
+///
+/// What the others wait for goes out first; the note is written while theirs is on its way, where it costs
+/// nothing. Whoever waits, fails or ends sees to it that it has been.
+#[derive(Debug, Default)]
+pub(crate) struct Entering {
+    call: Option<(Signature, Entry)>,
+    /// When the journal was told, by the recorder's clock.
+    start: u64,
+    /// How often one then looked for the others in vain.
+    looks: u32,
+}
+
 /// A message to be sent or received.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessagePart {
@@ -101,13 +130,19 @@ pub(crate) struct MessagePart {
     pub(crate) sends: bool,
 }
 
-/// What ranks must agree on before they can work together.
+/// What ranks must agree on before they can work together, and what is noted of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Agreement {
     /// All of them.
     pub(crate) signature: Signature,
     /// Each with each, where the counts are known to two ranks alone.
     pub(crate) pairs: Option<Arc<[Pair]>>,
+    /// How it is done, where one call is.
+    pub(crate) algorithm: Option<Algorithm>,
+    /// Calls in it.
+    pub(crate) parts: usize,
+    /// Whether ranks have counts of their own.
+    pub(crate) uneven: bool,
 }
 
 /// An operation that is being run.
@@ -147,7 +182,41 @@ impl Engine {
         deadline: Duration,
     ) -> Result<()> {
         let signature = Signature { sequence: self.sequence, ..agreement.signature };
-        self.journal.begin(&signature);
+        let queued = std::mem::take(&mut self.queued);
+        let Agreement { algorithm, parts, uneven, .. } = *agreement;
+        let entry = Entry { start: 0, queued, algorithm, parts, uneven };
+        self.entering = Entering { call: Some((signature, entry)), start: 0, looks: 0 };
+        let bytes = |areas: &[Area]| areas.iter().map(|area| area.bytes).sum::<usize>();
+        if bytes(areas.0) + bytes(areas.1) > NOTED_LATER {
+            self.note_entry();
+        }
+        let is_brief = execution.prepared().plan.cards > 0;
+        // SAFETY: the caller's promise.
+        let outcome = unsafe { self.operate(execution, areas, &signature, (agreement, deadline)) };
+        self.note_entry();
+        let Entering { start, looks, .. } = self.entering;
+        match outcome {
+            Ok(()) if is_brief && looks < LOOKS_COUNTED => {
+                let took = LOOK_TICKS * u64::from(looks + 1);
+                self.journal
+                    .end_about(signature.sequence, if start == 0 { 0 } else { start + took });
+            }
+            Ok(()) => self.journal.end(signature.sequence),
+            Err(_) => self.journal.fail(signature.sequence),
+        }
+        outcome
+    }
+
+    /// # Safety
+    /// As for [`Execution::begin`].
+    #[expect(unsafe_code, reason = "passes the caller's promise on")]
+    unsafe fn operate(
+        &mut self,
+        execution: &mut Execution,
+        areas: (&[Area], &[Area]),
+        signature: &Signature,
+        (agreement, deadline): (&Agreement, Duration),
+    ) -> Result<()> {
         self.history = signature.tag_after(self.history);
         let tag = OperationTag { sequence: self.sequence, tag: self.history };
         shm::announce(&self.own, tag);
@@ -176,7 +245,6 @@ impl Engine {
         self.run(&mut [running], &mut clock)?;
         self.sequence += 1;
         shm::flags::complete(self.own.done(), self.sequence);
-        self.journal.end(tag.sequence);
         Ok(())
     }
 
@@ -203,9 +271,14 @@ impl Engine {
             let peers: Vec<Rank> = wave.iter().map(|part| part.peer).collect();
             self.connect(&peers, &mut clock)?;
             let mut executions = Vec::with_capacity(wave.len());
+            let mut numbers = Vec::with_capacity(wave.len());
             for part in wave {
                 // SAFETY: the caller's promise.
-                executions.push(unsafe { self.begin_message(part, mapped(part.peer)) });
+                let execution = unsafe { self.begin_message(part, mapped(part.peer)) };
+                let what = (execution.operation().1.sequence, part.area.bytes as u64);
+                let recorder = self.journal.recorder();
+                numbers.push(recorder.begin_message(part.peer, part.sends, what));
+                executions.push(execution);
             }
             let remote_scratch = self.own.layout().message_slots(self.session.rank);
             let mut running: Vec<Running<'_>> = executions
@@ -218,7 +291,11 @@ impl Engine {
                     done: false,
                 })
                 .collect();
-            self.run(&mut running, &mut clock)?;
+            let outcome = self.run(&mut running, &mut clock);
+            for number in numbers {
+                self.journal.recorder().end_message(number, outcome.is_err());
+            }
+            outcome?;
         }
         Ok(())
     }
@@ -261,12 +338,23 @@ impl Engine {
         Area { address, bytes: usize::try_from(bytes).expect("mapped") }
     }
 
+    /// Tells the journal of the call, if it has not been told.
+    #[inline]
+    fn note_entry(&mut self) {
+        if let Some((signature, mut entry)) = self.entering.call.take() {
+            entry.start = self.journal.recorder().now();
+            self.entering.start = entry.start;
+            self.journal.enter(&signature, &entry);
+        }
+    }
+
     /// Makes the links that are missing.
     fn connect(&mut self, peers: &[Rank], clock: &mut Clock) -> Result<()> {
         for peer in peers {
             if self.links.contains(*peer) {
                 continue;
             }
+            self.note_entry();
             // The verdict on a job that is stuck here is read off who waits for whom.
             self.journal.wait_begin(*peer, self.health.now_ms());
             let mut connections = self.connections;
@@ -335,19 +423,44 @@ impl Engine {
         LinkDescription { peer, transport: "NET/Socket", detail, reason }
     }
 
-    /// Polls operations to their end.
+    /// Polls operations to their end, or until one fails.
     fn run(&mut self, running: &mut [Running<'_>], clock: &mut Clock) -> Result<()> {
+        let outcome = self.poll(running, clock);
+        if outcome.is_err() {
+            self.note_standing(running, None);
+        }
+        outcome
+    }
+
+    /// Notes how far the lanes of a collective have come, and whom it waits for.
+    fn note_standing(&self, running: &[Running<'_>], waits: Option<(Rank, Duration)>) {
+        for one in running.iter().filter(|one| one.context() == Context::Collective) {
+            let waits = waits.map(|(rank, waited)| (rank, micros(waited)));
+            let sequence = one.execution.operation().1.sequence;
+            self.journal.stand(sequence, waits, one.execution.lanes());
+        }
+    }
+
+    fn poll(&mut self, running: &mut [Running<'_>], clock: &mut Clock) -> Result<()> {
         let mut idle = Idle::new(self.patience);
         let mut lying = false;
         let mut compared = Duration::ZERO;
         let mut looked = Duration::ZERO;
         let mut gone = None;
+        let mut looks = 0_u32;
         loop {
             let (moved, blocked) = match self.turn(running) {
                 Ok(outcome) => outcome,
-                Err(trouble) => return Err(self.fail(trouble, running)),
+                Err(trouble) => {
+                    self.note_entry();
+                    return Err(self.fail(trouble, running));
+                }
             };
             let Some(peer) = blocked else { break };
+            if looks == 0 {
+                self.note_entry();
+            }
+            looks = looks.saturating_add(1);
             if moved {
                 if std::mem::take(&mut lying) {
                     self.links.get_up();
@@ -375,6 +488,7 @@ impl Engine {
                         if let Err(trouble) = self.compare(running) {
                             return Err(self.fail(trouble, running));
                         }
+                        self.note_standing(running, Some((peer, waited)));
                         self.watch(peer, waited, &mut gone);
                     }
                     if waited > looked + SILENT_AFTER {
@@ -396,6 +510,7 @@ impl Engine {
         if lying {
             self.links.get_up();
         }
+        self.entering.looks = if idle.was_brief() { looks } else { LOOKS_COUNTED };
         self.journal.wait_end();
         Ok(())
     }
@@ -541,6 +656,10 @@ impl Engine {
         self.links.disarm();
         verdict
     }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -147,7 +147,7 @@ impl Inner {
         let (mut problems, mut plans) = (Vec::new(), Vec::new());
         for request in requests {
             let problem = self.problem(&request.call)?;
-            plans.push(desk.planning.draft(self.rank, &problem, request.call.algorithm)?);
+            plans.push(desk.planning.draft(self.rank, &problem, request.call.algorithm)?.0);
             problems.push(problem);
         }
         let most = desk.planning.scratch_bytes();
@@ -191,6 +191,9 @@ impl Inner {
         let agreement = Agreement {
             signature: fused_signature(requests, problems),
             pairs: pairs(problems.iter()),
+            algorithm: None,
+            parts: requests.len(),
+            uneven: problems.iter().any(Problem::is_uneven),
         };
         // SAFETY: the group holds the borrows of all areas until this returns, and every part
         // was planned for exactly these sizes.

@@ -57,11 +57,13 @@ pub(crate) struct Idle {
     /// How long nothing has moved, as far as it was looked: without the time for which this thread stood still.
     waited: Duration,
     turns: u32,
+    /// Whether it has let others run, or was about to.
+    patient: bool,
 }
 
 impl Idle {
     pub(crate) fn new(patience: Patience) -> Self {
-        Self { patience, read: None, waited: Duration::ZERO, turns: 0 }
+        Self { patience, read: None, waited: Duration::ZERO, turns: 0, patient: false }
     }
 
     /// Something moved: how long nothing had.
@@ -69,6 +71,11 @@ impl Idle {
         self.read = None;
         self.turns = 0;
         std::mem::take(&mut self.waited)
+    }
+
+    /// Whether all it did was to look a few times, at once: then it took a microsecond or two.
+    pub(crate) fn was_brief(&self) -> bool {
+        !self.patient
     }
 
     /// How long nothing has moved, as far as it was looked.
@@ -108,6 +115,7 @@ impl Idle {
         if first {
             return Next::Look;
         }
+        self.patient = true;
         let waited = self.waited;
         if waited >= spin + yields {
             return Next::Sleep(NAP);

@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use super::choice;
 use super::colocation::{self, Colocation};
 use super::connect::{Arrivals, Connections, Door};
-use super::engine::{Engine, ScratchUse};
+use super::engine::{Engine, Entering, ScratchUse};
 use super::idle::Patience;
 use super::known::Calls;
 use super::planning::{Ground, Planning};
+use super::trace::Recording;
 use super::{Communicator, Desk, Inner, settings, tuned};
 use crate::bootstrap::Session;
 use crate::bootstrap::frame::{ControlStream, FrameError};
@@ -20,6 +21,7 @@ use crate::control::{Acceptor, Askers, Control, ControlLink, ControlSetup, Journ
 use crate::error::{Error, Result};
 use crate::executor::Links;
 use crate::log;
+use crate::recorder::Recorder;
 use crate::transport::LinkDescription;
 use crate::transport::shm::{Bell, Layout, Segment, ShmLink};
 
@@ -89,7 +91,7 @@ impl Communicator {
             };
             links.insert(peer, Box::new(ShmLink::new(rank, Arc::clone(&own), one, description)));
         }
-        let journal = Arc::new(Journal::new());
+        let journal = Arc::new(Journal::with(Recorder::new(config.recorder as usize)));
         let arrivals = Arc::new(Arrivals::default());
         let control = start_control(&mut session, &journal, &arrivals, bell)?;
         let local = hosts.iter().filter(|host| **host == hosts[rank as usize]).count();
@@ -112,6 +114,7 @@ impl Communicator {
             rdma.memory_in_words(),
         );
         let peers: Vec<_> = session.peers.clone();
+        let recording = Recording::start(&session, &config, (&journal, control.health()));
         let engine = Engine {
             links,
             own,
@@ -126,6 +129,8 @@ impl Communicator {
                 .filter(|peer| *peer != rank && hosts[*peer as usize] == hosts[rank as usize])
                 .collect(),
             refusals,
+            queued: 0,
+            entering: Entering::default(),
             sequence: 0,
             history: 0,
             scratch: ScratchUse::default(),
@@ -155,6 +160,7 @@ impl Communicator {
             splits: std::sync::atomic::AtomicU64::new(0),
             given_up: std::sync::atomic::AtomicBool::new(false),
             regions,
+            recording,
             control,
         };
         Ok(Self { inner: Arc::new(inner) })

@@ -53,13 +53,13 @@ impl Planning {
         Self { ground, config: config.clone(), scratch_bytes: layout.large_bytes, measured }
     }
 
-    /// The plan of one call for `rank`.
+    /// The plan of one call for `rank`, and by which algorithm it was made.
     pub(crate) fn draft(
         &self,
         rank: Rank,
         problem: &Problem,
         wanted: Option<Algorithm>,
-    ) -> Result<RankPlan> {
+    ) -> Result<(RankPlan, Algorithm)> {
         let (algorithm, tuning) = self.choose(problem, wanted)?;
         tracing::info!(
             target: crate::log::TUNING,
@@ -71,7 +71,8 @@ impl Planning {
             tuning.lanes,
             tuning.slot_bytes
         );
-        Ok(algorithm.build(Context { problem, rank, hosts: &self.ground.hosts, tuning }))
+        let context = Context { problem, rank, hosts: &self.ground.hosts, tuning };
+        Ok((algorithm.build(context), algorithm))
     }
 
     /// The algorithm for a call: the one that was asked for, or the quickest that NCCL_ALGO allows.

@@ -136,13 +136,14 @@ impl Communicator {
         }
         let state = Arc::new(State { outcome: Mutex::new(None), done: Condvar::new() });
         let (shared, call) = (Arc::clone(&state), call.clone());
+        let queued = self.inner.recording.now();
         let job = Box::new(move |inner: &Inner| {
             let source = element::as_bytes(&input);
             let from = Area { address: source.as_ptr().cast_mut(), bytes: source.len() };
             let target = element::as_bytes_mut(&mut output);
             let to = Area { address: target.as_mut_ptr(), bytes: target.len() };
             let buffers = if in_place { Buffers::InPlace(to) } else { Buffers::Apart(from, to) };
-            let outcome = inner.call(&call, buffers).map(|()| output);
+            let outcome = inner.call_queued(&call, buffers, queued).map(|()| output);
             *shared.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
             shared.done.notify_all();
         });

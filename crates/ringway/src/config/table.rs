@@ -9,7 +9,7 @@ use super::parse::{self, Problem, Remark};
 use super::rdma::{self, AddressRange};
 use super::value::{
     AddressFamily, ColorChoice, DebugLevel, HostPort, LogFile, NetworkChoice, Requirement, Secret,
-    Subsystems, TransportChoice, TuningChoice,
+    Subsystems, TraceEvent, TransportChoice, TuningChoice,
 };
 use crate::plan::types::Level;
 
@@ -342,6 +342,21 @@ pub(super) static TABLE: &[Entry] = &[
          table stays clean, and a file is appended to.",
         |c, v| put(&mut c.debug_file, Ok(LogFile::parse(v))),
         |c| parse::shown(&c.debug_file.to_string())),
+    entry(LOG, "RINGWAY_RECORDER", "whole number, 0 to 1048576",
+        "Operations that the flight recorder of a communicator keeps, and as many messages: 64 bytes each, rounded up to a \
+         power of two. 0 switches it off.",
+        |c, v| put(&mut c.recorder, parse::number(v, 0..=1_u32 << 20)),
+        |c| c.recorder.to_string()),
+    entry(LOG, "RINGWAY_TRACE_DIR", "path",
+        "Folder that traces of the flight recorder are written to, a file for each rank and communicator; it is made \
+         where it is missing. Where unset none are written. `ringway trace` reads them.",
+        |c, v| put(&mut c.trace_dir, Ok(Some(PathBuf::from(v)))),
+        |c| path_or_unset(c.trace_dir.as_deref())),
+    entry(LOG, "RINGWAY_TRACE_ON", "list of error, end, usr1, usr2",
+        "When a trace is written: a communicator fails, a communicator ends, the process gets SIGUSR1 or SIGUSR2. A \
+         signal that the program handles itself, or ignores, is left to it.",
+        |c, v| put(&mut c.trace_on, parse::words(v).into_iter().map(TraceEvent::parse).collect()),
+        |c| list_or(&c.trace_on, "nothing")),
 
     entry(COMMAND, "NCCL_CONF_FILE", "path",
         "File of NAME=value lines, read in place of ~/.nccl.conf. It counts in the process \

@@ -71,6 +71,20 @@ words! {
 }
 
 words! {
+    /// When a trace is written (`RINGWAY_TRACE_ON`).
+    TraceEvent {
+        /// The communicator fails.
+        Error = "error",
+        /// The communicator ends.
+        End = "end",
+        /// The process gets SIGUSR1.
+        Usr1 = "usr1",
+        /// The process gets SIGUSR2.
+        Usr2 = "usr2",
+    }
+}
+
+words! {
     /// Whether the command colours its output (`RINGWAY_COLOR`).
     ColorChoice {
         /// On a terminal, unless `NO_COLOR` is set.

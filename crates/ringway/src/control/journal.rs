@@ -1,24 +1,17 @@
 //! What this rank has entered, completed and waits for: written by the executing thread, read by
 //! the control thread.
 //!
-//! The last [`JOURNAL_LENGTH`] signatures stand in slots guarded by a version each (a seqlock of
-//! plain atomics, so a torn read is detected, never undefined). Nothing here locks, allocates or
-//! makes a system call: `begin` and `end` together took 12 to 17 ns in a
-//! development build on a busy machine.
+//! The last signatures stand in the flight recorder's ring of calls, with their times; what is here besides
+//! says where the rank is now. Nothing here locks, allocates or makes a system call.
 //!
-//! *Invariant*: one writer at a time. Two would not be unsound, but the slots would lie.
+//! *Invariant*: one writer at a time. Two would not be unsound, but the records would lie.
 
 use serde::{Deserialize, Serialize};
 
 use super::signature::Signature;
 use crate::plan::types::Rank;
-use crate::sync::atomic::{AtomicU64, Ordering, fence};
-
-/// How many operations the journal remembers.
-pub const JOURNAL_LENGTH: usize = if cfg!(loom) { 2 } else { 64 };
-
-/// How often a reader tries again while the writer is inside its slot.
-const READ_ATTEMPTS: u32 = if cfg!(loom) { 2 } else { 64 };
+use crate::recorder::{CallRecord, Entry, MessageRecord, Outcome, Record, Recorder, times, waited};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Nobody is waited for.
 const IDLE: u64 = u64::MAX;
@@ -63,23 +56,12 @@ fn since(then: u64, now: u64) -> u64 {
     if passed > 0x7fff_ffff { 0 } else { passed }
 }
 
-/// One remembered operation.
-///
-/// `version` is 0 before the first use, odd while the writer is inside, and `2 (sequence + 1)`
-/// when the words hold `sequence`. The writer's final release store pairs with the reader's
-/// acquire load; the fences order the relaxed words against both version accesses.
-#[derive(Debug, Default)]
-struct Slot {
-    version: AtomicU64,
-    words: [AtomicU64; 4],
-}
-
 /// The record of one rank's operations on one communicator.
 #[derive(Debug)]
 pub struct Journal {
-    slots: Box<[Slot]>,
-    /// Sequence of the last operation entered, plus one. Stored (release) after its slot is
-    /// written; the reader's acquire load therefore finds the slot filled.
+    recorder: Recorder,
+    /// Sequence of the last operation entered, plus one. Stored (release) after its record is
+    /// written; the reader's acquire load therefore finds the record filled.
     entered: AtomicU64,
     /// Sequence of the last operation completed, plus one. Release and acquire, as above.
     completed: AtomicU64,
@@ -98,11 +80,17 @@ impl Default for Journal {
 }
 
 impl Journal {
-    /// An empty journal.
+    /// An empty journal without times.
     #[must_use]
     pub fn new() -> Self {
+        Self::with(Recorder::new(0))
+    }
+
+    /// An empty journal that writes to `recorder`.
+    #[must_use]
+    pub fn with(recorder: Recorder) -> Self {
         Self {
-            slots: (0..JOURNAL_LENGTH).map(|_| Slot::default()).collect(),
+            recorder,
             entered: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             waiting: AtomicU64::new(IDLE),
@@ -110,24 +98,63 @@ impl Journal {
         }
     }
 
-    /// The executing thread enters an operation.
+    /// Where operations are written down.
+    #[must_use]
+    pub fn recorder(&self) -> &Recorder {
+        &self.recorder
+    }
+
+    /// The executing thread enters an operation, at no time in particular.
     pub fn begin(&self, signature: &Signature) {
-        let next = signature.sequence.wrapping_add(1);
-        let slot = self.slot(signature.sequence);
-        slot.version.store(next.wrapping_mul(2) | 1, Ordering::Relaxed);
-        fence(Ordering::Release);
-        for (word, value) in slot.words.iter().zip(signature.words()) {
-            word.store(value, Ordering::Relaxed);
-        }
-        slot.version.store(next.wrapping_mul(2), Ordering::Release);
-        self.entered.store(next, Ordering::Release);
+        self.enter(signature, &Entry::default());
+    }
+
+    /// The executing thread enters an operation.
+    #[inline]
+    pub fn enter(&self, signature: &Signature, entry: &Entry) {
+        let [sequence, what @ ..] = signature.words();
+        self.recorder.calls().write(sequence, &Record::new(what, entry));
+        self.entered.store(sequence.wrapping_add(1), Ordering::Release);
     }
 
     /// The executing thread has completed operation `sequence`. Not called for an operation that
     /// failed: an error must find the rank where it happened.
+    #[inline]
     pub fn end(&self, sequence: u64) {
+        let now = self.recorder.now();
+        self.complete(sequence);
+        self.recorder.calls().end(sequence, now, false);
+    }
+
+    /// As [`Journal::end`], where it is known about when that was, by the recorder's clock.
+    #[inline]
+    pub fn end_about(&self, sequence: u64, at: u64) {
+        self.complete(sequence);
+        self.recorder.calls().end_about(sequence, at);
+    }
+
+    #[inline]
+    fn complete(&self, sequence: u64) {
         self.waiting.store(IDLE, Ordering::Relaxed);
         self.completed.store(sequence.wrapping_add(1), Ordering::Release);
+    }
+
+    /// Operation `sequence` has failed: noted in its record alone. The rank stays where it is.
+    pub fn fail(&self, sequence: u64) {
+        self.recorder.calls().end(sequence, self.recorder.now(), true);
+    }
+
+    /// Operation `sequence` stands still, for `rank` if it is known: how long, and how far its lanes are.
+    pub fn stand(
+        &self,
+        sequence: u64,
+        rank: Option<(Rank, u64)>,
+        lanes: impl Iterator<Item = (usize, usize)>,
+    ) {
+        if let Some((rank, waited_us)) = rank {
+            self.recorder.calls().wait(sequence, rank, waited_us);
+        }
+        self.recorder.standing().write(sequence, lanes);
     }
 
     /// The executing thread waits for `rank` since `since_ms` (of the control plane's clock).
@@ -171,29 +198,58 @@ impl Journal {
     /// The signature of operation `sequence`, if it was entered and is still remembered.
     #[must_use]
     pub fn signature_of(&self, sequence: u64) -> Option<Signature> {
-        let slot = self.slot(sequence);
-        let wanted = sequence.wrapping_add(1).wrapping_mul(2);
-        for _ in 0..READ_ATTEMPTS {
-            let before = slot.version.load(Ordering::Acquire);
-            if before & 1 == 1 {
-                std::hint::spin_loop();
-                continue;
-            }
-            if before != wanted {
-                return None;
-            }
-            let words = slot.words.each_ref().map(|w| w.load(Ordering::Relaxed));
-            fence(Ordering::Acquire);
-            if slot.version.load(Ordering::Relaxed) == before {
-                return Signature::from_words(words);
-            }
-        }
-        None
+        Self::signature(sequence, &self.recorder.calls().read(sequence)?)
     }
 
-    fn slot(&self, sequence: u64) -> &Slot {
-        let index = sequence % self.slots.len() as u64;
-        &self.slots[usize::try_from(index).unwrap_or_default()]
+    fn signature(sequence: u64, record: &Record) -> Option<Signature> {
+        let [count, extra, packed] = record.what();
+        Signature::from_words([sequence, count, extra, packed])
+    }
+
+    /// Operations that are kept, the oldest first, and how many were begun.
+    #[must_use]
+    pub fn calls(&self) -> (u64, Vec<CallRecord>) {
+        let completed = self.completed.load(Ordering::Acquire);
+        let entered = self.entered.load(Ordering::Acquire);
+        let ring = self.recorder.calls();
+        let span = self.recorder.clock().span();
+        let call = |sequence: u64| {
+            let record = ring.read(sequence)?;
+            let signature = Self::signature(sequence, &record)?;
+            let (start_ns, end_ns, outcome) = times(&record, &span);
+            // Without a clock an end leaves no mark in the record.
+            let over = outcome == Outcome::Running && sequence < completed;
+            let outcome = if over { Outcome::Done } else { outcome };
+            let size = signature.data_type.map_or(0, |data_type| data_type.size() as u64);
+            let queued = record.queued().map(|ticks| start_ns.saturating_sub(span.duration(ticks)));
+            Some(CallRecord {
+                sequence,
+                collective: signature.collective,
+                data_type: signature.data_type,
+                op: signature.op,
+                root: signature.root,
+                count: signature.count,
+                bytes: signature.count.saturating_mul(size),
+                algorithm: record.algorithm(),
+                parts: record.parts(),
+                uneven: record.is_uneven(),
+                queued_ns: queued,
+                start_ns,
+                end_ns,
+                end_about: record.ends_about(),
+                outcome,
+                waited: waited(&record),
+                lanes: self.recorder.standing().read(sequence),
+            })
+        };
+        let kept = entered.saturating_sub(ring.len() as u64)..entered;
+        (entered, kept.filter_map(call).collect())
+    }
+
+    /// Messages that are kept, the oldest first, and how many were begun.
+    #[must_use]
+    pub fn messages(&self) -> (u64, Vec<MessageRecord>) {
+        (self.recorder.messages_begun(), self.recorder.messages())
     }
 }
 

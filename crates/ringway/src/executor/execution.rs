@@ -191,6 +191,12 @@ impl Execution {
         (self.state.context, self.state.tag)
     }
 
+    /// How far each lane has come: steps done, of all.
+    pub(crate) fn lanes(&self) -> impl Iterator<Item = (usize, usize)> {
+        let all = self.prepared.plan.lanes.iter().map(Vec::len);
+        self.state.lanes.iter().map(|lane| lane.step).zip(all)
+    }
+
     /// Whether neighbours must have completed something before it may touch scratch.
     pub(crate) fn is_gated(&self) -> bool {
         self.operations > 0

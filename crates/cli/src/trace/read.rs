@@ -1,0 +1,82 @@
+//! From files and folders to traces.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use ringway::recorder::Trace;
+
+/// Longest file that is read: a million operations take a third of it.
+const BYTES_MAX: u64 = 1 << 30;
+
+/// A trace and where it is from.
+#[derive(Clone, Debug)]
+pub(super) struct Read {
+    pub(super) path: PathBuf,
+    pub(super) trace: Trace,
+}
+
+/// All traces in these files and folders, by communicator and rank. Of several of one rank the last one
+/// taken counts.
+pub(super) fn all(paths: &[PathBuf]) -> anyhow::Result<Vec<Read>> {
+    let mut latest: BTreeMap<(String, u32), Read> = BTreeMap::new();
+    for path in paths {
+        for file in files(path)? {
+            for trace in one(&file)? {
+                let key = (trace.communicator.clone(), trace.rank);
+                let newer = latest.get(&key).is_none_or(|old| old.trace.taken_ns < trace.taken_ns);
+                if newer {
+                    latest.insert(key, Read { path: file.clone(), trace });
+                }
+            }
+        }
+    }
+    Ok(latest.into_values().collect())
+}
+
+/// The file itself, or those of a folder that are named as traces are.
+fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path).with_context(|| format!("cannot read {}", path.display()))? {
+        let file = entry.with_context(|| format!("cannot read {}", path.display()))?.path();
+        let name = file.file_name().map(|name| name.to_string_lossy().into_owned());
+        if name.is_some_and(|name| name.starts_with("ringway-") && name.ends_with(".json")) {
+            found.push(file);
+        }
+    }
+    if found.is_empty() {
+        bail!(
+            "{} holds no traces (ringway-….json); were RINGWAY_TRACE_DIR and RINGWAY_TRACE_ON set for the job?",
+            path.display()
+        );
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// The traces of one file: one, or those that `merge --format ringway` has joined, a line each.
+fn one(path: &Path) -> anyhow::Result<Vec<Trace>> {
+    let named = || format!("cannot read {}", path.display());
+    let file = File::open(path).with_context(named)?;
+    let mut text = String::new();
+    file.take(BYTES_MAX + 1).read_to_string(&mut text).with_context(named)?;
+    if text.len() as u64 > BYTES_MAX {
+        bail!("{} is longer than {BYTES_MAX} bytes; no trace is", path.display());
+    }
+    match Trace::parse(&text) {
+        Ok(trace) => Ok(vec![trace]),
+        Err(whole) => {
+            let lines = text.lines().filter(|line| !line.trim().is_empty());
+            let joined: Result<Vec<Trace>, String> = lines.map(Trace::parse).collect();
+            match joined {
+                Ok(traces) if traces.len() > 1 => Ok(traces),
+                _ => bail!("{}: {whole}", path.display()),
+            }
+        }
+    }
+}

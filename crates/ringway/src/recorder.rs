@@ -1,0 +1,150 @@
+//! The flight recorder: what a rank's last operations were, when, and how they ended.
+//!
+//! ```text
+//!   executing thread ── begin, end, stand ──►  Ring of calls     ─┐
+//!                                              Ring of messages  ─┼─ read at any time ──►  Trace ──► file
+//!   (about to sleep) ── lanes, whom for ────►  Standing          ─┘
+//! ```
+//!
+//! It is always on and takes a fixed amount of memory: one cache line for each operation kept. The
+//! journal of the control plane ([`Journal`](crate::control::Journal)) is its ring of calls, so that a call is
+//! written down once. What costs more than a few stores is written only where a rank stands still anyhow.
+//!
+//! *Invariant*: writing allocates nothing, takes no lock and makes no system call; reading disturbs
+//! no writer. One writer at a time.
+
+mod clock;
+mod dump;
+mod ring;
+mod standing;
+mod trace;
+
+pub use clock::{Clock, Span};
+pub(crate) use dump::{Folder, write_file};
+pub(crate) use ring::{Record, Ring};
+pub(crate) use standing::Standing;
+pub use trace::{
+    CallRecord, ClockInfo, FORMAT, MessageRecord, Outcome, Reason, Trace, VERSION, Waited,
+};
+pub(crate) use trace::{times, waited};
+
+use std::sync::OnceLock;
+
+use crate::plan::algorithm::Algorithm;
+use crate::plan::types::Rank;
+use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// Operations kept at least, whatever the setting: ranks whose calls differ compare their last ones.
+pub const KEPT_MIN: usize = if cfg!(loom) { 2 } else { 64 };
+
+/// The rings, the clock and the lanes of one communicator on one rank.
+#[derive(Debug)]
+pub struct Recorder {
+    calls: Ring,
+    /// Made by the first message. As many as calls.
+    messages: OnceLock<Ring>,
+    /// Messages begun. One writer; readers take it (acquire) to know which records there are.
+    begun: AtomicU64,
+    standing: Standing,
+    clock: Clock,
+}
+
+/// How an operation began.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Entry {
+    /// When, by [`Recorder::now`].
+    pub start: u64,
+    /// When it was queued, where it was: 0 is never.
+    pub queued: u64,
+    /// By which algorithm it is done; none where several were fused.
+    pub algorithm: Option<Algorithm>,
+    /// Calls in it: several in a group.
+    pub parts: usize,
+    /// Whether ranks have counts of their own.
+    pub uneven: bool,
+}
+
+impl Recorder {
+    /// One that keeps the last `kept` operations, rounded up to a power of two. With 0 it keeps
+    /// [`KEPT_MIN`], without their times.
+    #[must_use]
+    pub fn new(kept: usize) -> Self {
+        Self {
+            calls: Ring::new(kept.max(KEPT_MIN)),
+            messages: OnceLock::new(),
+            begun: AtomicU64::new(0),
+            standing: Standing::default(),
+            clock: if kept == 0 { Clock::stopped() } else { Clock::start() },
+        }
+    }
+
+    /// The time, in the clock's own ticks; 0 where the recorder is off.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> u64 {
+        self.clock.now()
+    }
+
+    /// Whether times are taken.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        !self.clock.is_stopped()
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// What the clock reads, and CLOCK_REALTIME when CLOCK_MONOTONIC was 0.
+    pub(crate) fn clock_info(&self) -> (&'static str, i64) {
+        (self.clock.name(), self.clock.realtime_offset_ns())
+    }
+
+    pub(crate) fn calls(&self) -> &Ring {
+        &self.calls
+    }
+
+    pub(crate) fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    /// A message begins; its number.
+    pub(crate) fn begin_message(
+        &self,
+        peer: Rank,
+        sends: bool,
+        (sequence, bytes): (u64, u64),
+    ) -> u64 {
+        let number = self.begun.load(Ordering::Relaxed);
+        if self.is_on() {
+            let entry = Entry { start: self.now(), parts: 1, ..Entry::default() };
+            let who = u64::from(peer) << 32 | u64::from(sends);
+            let ring = self.messages.get_or_init(|| Ring::new(self.calls.len()));
+            ring.write(number, &Record::new([bytes, sequence, who], &entry));
+            self.begun.store(number.wrapping_add(1), Ordering::Release);
+        }
+        number
+    }
+
+    /// A message has ended, well or not.
+    pub(crate) fn end_message(&self, number: u64, failed: bool) {
+        if let Some(ring) = self.messages.get().filter(|_| self.is_on()) {
+            ring.end(number, self.now(), failed);
+        }
+    }
+
+    /// Messages that are kept, the oldest first.
+    pub(crate) fn messages(&self) -> Vec<MessageRecord> {
+        let Some(ring) = self.messages.get() else { return Vec::new() };
+        let begun = self.begun.load(Ordering::Acquire);
+        let span = self.clock.span();
+        let numbers = begun.saturating_sub(ring.len() as u64)..begun;
+        let message = |number| Some(MessageRecord::of(number, &ring.read(number)?, &span));
+        numbers.filter_map(message).collect()
+    }
+
+    /// Messages begun so far.
+    pub(crate) fn messages_begun(&self) -> u64 {
+        self.begun.load(Ordering::Acquire)
+    }
+}
