@@ -18,7 +18,7 @@ use crate::plan::types::{Collective, Rank};
 const NAMED_MAX: usize = 8;
 
 /// Ranks an error carries as culprits.
-const CULPRITS_MAX: usize = 64;
+pub(super) const CULPRITS_MAX: usize = 64;
 
 /// The error these facts amount to; `None` when nobody reported a failure.
 pub(super) fn decide(evidence: &Evidence) -> Option<(Weight, Error)> {
