@@ -126,6 +126,13 @@ impl Recorder {
         number
     }
 
+    /// A message has waited for its peer for so long.
+    pub(crate) fn wait_message(&self, number: u64, peer: Rank, waited_us: u64) {
+        if let Some(ring) = self.messages.get().filter(|_| self.is_on()) {
+            ring.wait(number, peer, waited_us);
+        }
+    }
+
     /// A message has ended, well or not.
     pub(crate) fn end_message(&self, number: u64, failed: bool) {
         if let Some(ring) = self.messages.get().filter(|_| self.is_on()) {

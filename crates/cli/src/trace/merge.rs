@@ -1,5 +1,6 @@
 //! `ringway trace merge`: all ranks on one clock, in a layout that other tools read.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 
@@ -59,13 +60,12 @@ fn missing(traces: &[Trace]) {
     let mut at = 0;
     while let Some(first) = traces.get(at) {
         let same = traces[at..].iter().take_while(|one| one.communicator == first.communicator);
-        let ranks: Vec<u32> = same.map(|one| one.rank).collect();
+        let ranks: BTreeSet<u32> = same.map(|one| one.rank).collect();
         at += ranks.len();
-        let all = first.size as usize;
-        if ranks.len() < all {
-            let absent = (0..first.size).filter(|rank| !ranks.contains(rank)).take(8);
-            let absent: Vec<String> = absent.map(|rank| rank.to_string()).collect();
-            let more = all - ranks.len() - absent.len();
+        let absent: Vec<u32> = (0..first.size).filter(|rank| !ranks.contains(rank)).collect();
+        if !absent.is_empty() {
+            let more = absent.len().saturating_sub(8);
+            let absent: Vec<String> = absent.iter().take(8).map(u32::to_string).collect();
             let more = if more == 0 { String::new() } else { format!(" and {more} more") };
             output::remark(&format!(
                 "no trace of rank {}{more} of communicator {}",
@@ -80,7 +80,11 @@ fn missing(traces: &[Trace]) {
 fn moved(trace: &Trace, clocks: &Clocks) -> String {
     let mut trace = trace.clone();
     let original = trace.clone();
-    let shift = |ns: u64| u64::try_from(clocks.moment(&original, ns).max(0)).unwrap_or(u64::MAX);
+    // What no clock was read for stays so.
+    let shift = |ns: u64| match ns {
+        0 => 0,
+        _ => u64::try_from(clocks.moment(&original, ns).max(0)).unwrap_or(u64::MAX),
+    };
     for call in &mut trace.calls {
         call.queued_ns = call.queued_ns.map(shift);
         (call.start_ns, call.end_ns) = (shift(call.start_ns), call.end_ns.map(shift));

@@ -12,6 +12,7 @@ use ringway::{Collective, DataType};
 
 use super::clocks::Clocks;
 use super::pickle::{Value, dict};
+use super::show::shown;
 
 /// The version of the layout that is written.
 const VERSION: &str = "2.10";
@@ -34,8 +35,8 @@ pub(super) fn documents(traces: &[Trace], clocks: &Clocks) -> anyhow::Result<BTr
                 "process {} on {} has several ranks of communicator {}, so whose its other communicators are cannot \
                  be told; give the traces of one communicator",
                 trace.pid,
-                trace.host,
-                trace.communicator
+                shown(&trace.host),
+                shown(&trace.communicator)
             );
         }
     }
@@ -84,9 +85,9 @@ impl<'a> Group<'a> {
                 bail!(
                     "process {} on {} has a trace of communicator {}, but none of {}, the largest; give all of them",
                     trace.pid,
-                    trace.host,
-                    communicator,
-                    job.first().map_or("", |one| &one.communicator)
+                    shown(&trace.host),
+                    shown(&communicator),
+                    shown(job.first().map_or("", |one| &one.communicator))
                 );
             };
             traces.push((*rank, *trace));
@@ -180,7 +181,9 @@ impl Entry {
         (trace, clocks): (&Trace, &Clocks),
     ) -> Value {
         let moment = |ns: u64| Value::Int(clocks.moment(trace, ns));
-        let done = self.end_ns.filter(|_| self.outcome == Outcome::Done);
+        // Its end may be known without a time, where the recorder is off.
+        let is_done = self.outcome == Outcome::Done;
+        let done = self.end_ns.filter(|_| is_done);
         let sequence = self.sequence.saturating_add(1);
         let sizes = |count: u64| Value::List(vec![Value::List(vec![count.into()])]);
         let types = || Value::List(vec![self.data_type.map_or("Byte", scalar).into()]);
@@ -202,8 +205,8 @@ impl Entry {
             ("input_dtypes", types()),
             ("output_sizes", sizes(self.output)),
             ("output_dtypes", types()),
-            ("state", if done.is_some() { "completed" } else { "started" }.into()),
-            ("retired", done.is_some().into()),
+            ("state", if is_done { "completed" } else { "started" }.into()),
+            ("retired", is_done.into()),
             ("timeout_ms", Value::Int(0)),
             ("is_p2p", false.into()),
             ("frames", Value::List(Vec::new())),

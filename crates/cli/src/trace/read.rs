@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use ringway::recorder::Trace;
 
+use super::show::shown;
+
 /// Longest file that is read: a million operations take a third of it.
 const BYTES_MAX: u64 = 1 << 30;
 
@@ -26,6 +28,17 @@ pub(super) fn all(paths: &[PathBuf]) -> anyhow::Result<Vec<Read>> {
         for file in files(path)? {
             for trace in one(&file)? {
                 let key = (trace.communicator.clone(), trace.rank);
+                let kin = latest.range((key.0.clone(), 0)..=(key.0.clone(), u32::MAX)).next();
+                if let Some((_, other)) = kin.filter(|(_, one)| one.trace.size != trace.size) {
+                    bail!(
+                        "{} and {} say that communicator {} has {} and {} ranks; one of them is of another job",
+                        other.path.display(),
+                        file.display(),
+                        shown(&key.0),
+                        other.trace.size,
+                        trace.size
+                    );
+                }
                 let newer = latest.get(&key).is_none_or(|old| old.trace.taken_ns < trace.taken_ns);
                 if newer {
                     latest.insert(key, Read { path: file.clone(), trace });
@@ -75,7 +88,7 @@ fn one(path: &Path) -> anyhow::Result<Vec<Trace>> {
             let joined: Result<Vec<Trace>, String> = lines.map(Trace::parse).collect();
             match joined {
                 Ok(traces) if traces.len() > 1 => Ok(traces),
-                _ => bail!("{}: {whole}", path.display()),
+                _ => bail!("{}: {}", path.display(), shown(&whole)),
             }
         }
     }

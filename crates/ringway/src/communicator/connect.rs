@@ -85,6 +85,12 @@ impl Arrivals {
         }
     }
 
+    /// Forgets those who came to a meeting that is over.
+    pub(crate) fn forget_meeting(&self, tag: u64) {
+        let mut meetings = self.meetings.lock().unwrap_or_else(PoisonError::into_inner);
+        meetings.retain(|(_, of), _| *of != tag);
+    }
+
     /// Waits until `peer` has opened all its connections.
     fn take(
         &self,
@@ -95,7 +101,7 @@ impl Arrivals {
         let mut wait = Wait::begin();
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         while streams.get(&peer).is_none_or(|arrived| arrived.streams.len() < arrived.count) {
-            if health.is_raised() || wait.has_left(peer, health) {
+            if health.is_raised() || wait.has_left(peer, health, clock.waited(Duration::ZERO)) {
                 return Ok(None);
             }
             if clock.left(Duration::ZERO).is_none() {
@@ -192,8 +198,8 @@ struct Wait {
     started: Instant,
     /// When the neighbours were last asked what they are doing.
     asked: Duration,
-    /// When the peer was first found to have left.
-    gone: Option<Instant>,
+    /// How long had been waited when the peer was first found to have left.
+    gone: Option<Duration>,
 }
 
 impl Wait {
@@ -212,9 +218,9 @@ impl Wait {
 
     /// Reports a peer that has left, once nothing of it can be under way any more: it may have opened its connections
     /// and sent all it had to before. Whether it has.
-    fn has_left(&mut self, peer: Rank, health: &Health) -> bool {
-        let gone = health.is_gone(peer).then(|| *self.gone.get_or_insert_with(Instant::now));
-        let left = gone.is_some_and(|since| since.elapsed() > LEFT_AFTER);
+    fn has_left(&mut self, peer: Rank, health: &Health, waited: Duration) -> bool {
+        let gone = health.is_gone(peer).then(|| *self.gone.get_or_insert(waited));
+        let left = gone.is_some_and(|since| waited.saturating_sub(since) > LEFT_AFTER);
         if left {
             health.report(Report::Left { rank: peer });
         }
@@ -249,7 +255,8 @@ pub(crate) fn connect(
     }
     let mut wait = Wait::begin();
     let mut streams = Vec::with_capacity(usize::from(count));
-    let mut tried = Instant::now();
+    // How long had been waited when the rail was first tried.
+    let mut tried = clock.waited(Duration::ZERO);
     while streams.len() < usize::from(count) {
         let number = streams.len();
         let connection = u16::try_from(number).unwrap_or(u16::MAX);
@@ -261,15 +268,18 @@ pub(crate) fn connect(
         match clock.asleep(step, || session.dial_by(by, peer, hello, until)) {
             Ok((stream, _)) => {
                 streams.push(stream);
-                tried = Instant::now();
+                tried = clock.waited(Duration::ZERO);
             }
-            Err(_) if health.is_raised() || wait.has_left(peer, health) => return Ok(None),
             Err(error) => {
+                let waited = clock.waited(Duration::ZERO);
+                if health.is_raised() || wait.has_left(peer, health, waited) {
+                    return Ok(None);
+                }
                 if clock.left(Duration::ZERO).is_none() {
                     return Err(error);
                 }
                 wait.look(health);
-                if let Some(at) = rail.filter(|_| tried.elapsed() >= RAIL_PATIENCE) {
+                if let Some(at) = rail.filter(|_| waited.saturating_sub(tried) >= RAIL_PATIENCE) {
                     log_unused(session.rank, peer, rails[at].0, &error.to_string());
                     if rails.len() <= wanted.rails {
                         let rail = rails[at].0;
@@ -279,7 +289,7 @@ pub(crate) fn connect(
                         )));
                     }
                     rails.remove(at);
-                    tried = Instant::now();
+                    tried = waited;
                 }
             }
         }

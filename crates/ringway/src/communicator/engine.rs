@@ -37,7 +37,7 @@ pub(super) const LEFT_AFTER: Duration = Duration::from_millis(400);
 /// How long the goodbye of a rank whose connection has ended may be on its way.
 const GOODBYE_AFTER: Duration = Duration::from_millis(100);
 
-/// Calls of at most so many bytes are noted when their first steps have been taken: these take a microsecond or two.
+/// When calls of at most so many bytes began is noted after their first steps: these take a microsecond or two.
 const NOTED_LATER: usize = 8 << 10;
 
 /// A brief call that ends after fewer looks for the others takes well under two microseconds; its end is counted
@@ -109,14 +109,15 @@ impl ScratchUse {
     }
 }
 
-/// A call of which the journal has not been told yet.
+/// A call that has been entered.
 ///
-/// What the others wait for goes out first; the note is written while theirs is on its way, where it costs
-/// nothing. Whoever waits, fails or ends sees to it that it has been.
+/// The journal knows it before anything goes out: whoever meets it with another call asks what this one is. The clock
+/// is read while what the others send is on its way, where that costs nothing. Whoever waits, fails or ends sees to it that it has been.
 #[derive(Debug, Default)]
 pub(crate) struct Entering {
-    call: Option<(Signature, Entry)>,
-    /// When the journal was told, by the recorder's clock.
+    /// Its sequence, as long as the clock has not been read.
+    untimed: Option<u64>,
+    /// When it began, by the recorder's clock.
     start: u64,
     /// How often one then looked for the others in vain.
     looks: u32,
@@ -149,6 +150,8 @@ pub(crate) struct Agreement {
 #[derive(Debug)]
 struct Running<'a> {
     execution: &'a mut Execution,
+    /// The recorder's number of it, where it is a message.
+    message: Option<u64>,
     pairs: Option<&'a [Pair]>,
     /// Where the operation's scratch begins at its peers.
     remote_scratch: u64,
@@ -184,16 +187,16 @@ impl Engine {
         let signature = Signature { sequence: self.sequence, ..agreement.signature };
         let queued = std::mem::take(&mut self.queued);
         let Agreement { algorithm, parts, uneven, .. } = *agreement;
-        let entry = Entry { start: 0, queued, algorithm, parts, uneven };
-        self.entering = Entering { call: Some((signature, entry)), start: 0, looks: 0 };
         let bytes = |areas: &[Area]| areas.iter().map(|area| area.bytes).sum::<usize>();
-        if bytes(areas.0) + bytes(areas.1) > NOTED_LATER {
-            self.note_entry();
-        }
+        let later = bytes(areas.0) + bytes(areas.1) <= NOTED_LATER && queued == 0;
+        let start = if later { 0 } else { self.journal.recorder().now() };
+        self.journal.enter(&signature, &Entry { start, queued, algorithm, parts, uneven });
+        let untimed = later.then_some(signature.sequence);
+        self.entering = Entering { untimed, start, looks: 0 };
         let is_brief = execution.prepared().plan.cards > 0;
         // SAFETY: the caller's promise.
         let outcome = unsafe { self.operate(execution, areas, &signature, (agreement, deadline)) };
-        self.note_entry();
+        self.note_start();
         let Entering { start, looks, .. } = self.entering;
         match outcome {
             Ok(()) if is_brief && looks < LOOKS_COUNTED => {
@@ -237,6 +240,7 @@ impl Engine {
         unsafe { execution.begin(areas, scratch, (Context::Collective, tag), operations) };
         let running = Running {
             execution,
+            message: None,
             pairs: agreement.pairs.as_deref(),
             remote_scratch: base,
             begun: false,
@@ -269,7 +273,6 @@ impl Engine {
             }
             rest = later;
             let peers: Vec<Rank> = wave.iter().map(|part| part.peer).collect();
-            self.connect(&peers, &mut clock)?;
             let mut executions = Vec::with_capacity(wave.len());
             let mut numbers = Vec::with_capacity(wave.len());
             for part in wave {
@@ -283,17 +286,22 @@ impl Engine {
             let remote_scratch = self.own.layout().message_slots(self.session.rank);
             let mut running: Vec<Running<'_>> = executions
                 .iter_mut()
-                .map(|execution| Running {
+                .zip(&numbers)
+                .map(|(execution, number)| Running {
                     execution,
+                    message: Some(*number),
                     pairs: None,
                     remote_scratch,
                     begun: false,
                     done: false,
                 })
                 .collect();
-            let outcome = self.run(&mut running, &mut clock);
-            for number in numbers {
-                self.journal.recorder().end_message(number, outcome.is_err());
+            let outcome = match self.connect(&peers, &mut clock) {
+                Ok(()) => self.run(&mut running, &mut clock),
+                unconnected => unconnected,
+            };
+            for (number, one) in numbers.iter().zip(&running) {
+                self.journal.recorder().end_message(*number, outcome.is_err() && !one.done);
             }
             outcome?;
         }
@@ -338,13 +346,12 @@ impl Engine {
         Area { address, bytes: usize::try_from(bytes).expect("mapped") }
     }
 
-    /// Tells the journal of the call, if it has not been told.
+    /// Notes when the call began, if that has not been done.
     #[inline]
-    fn note_entry(&mut self) {
-        if let Some((signature, mut entry)) = self.entering.call.take() {
-            entry.start = self.journal.recorder().now();
-            self.entering.start = entry.start;
-            self.journal.enter(&signature, &entry);
+    fn note_start(&mut self) {
+        if let Some(sequence) = self.entering.untimed.take() {
+            self.entering.start = self.journal.recorder().now();
+            self.journal.started(sequence, self.entering.start);
         }
     }
 
@@ -354,7 +361,7 @@ impl Engine {
             if self.links.contains(*peer) {
                 continue;
             }
-            self.note_entry();
+            self.note_start();
             // The verdict on a job that is stuck here is read off who waits for whom.
             self.journal.wait_begin(*peer, self.health.now_ms());
             let mut connections = self.connections;
@@ -432,12 +439,22 @@ impl Engine {
         outcome
     }
 
-    /// Notes how far the lanes of a collective have come, and whom it waits for.
+    /// Notes how far the lanes of a collective have come, and whom operations wait for.
     fn note_standing(&self, running: &[Running<'_>], waits: Option<(Rank, Duration)>) {
-        for one in running.iter().filter(|one| one.context() == Context::Collective) {
-            let waits = waits.map(|(rank, waited)| (rank, micros(waited)));
-            let sequence = one.execution.operation().1.sequence;
-            self.journal.stand(sequence, waits, one.execution.lanes());
+        let waits = waits.map(|(rank, waited)| (rank, micros(waited)));
+        for one in running.iter().filter(|one| !one.done) {
+            match (one.message, waits) {
+                (None, _) => {
+                    let sequence = one.execution.operation().1.sequence;
+                    self.journal.stand(sequence, waits, one.execution.lanes());
+                }
+                (Some(number), Some((_, waited_us))) => {
+                    if let [peer, ..] = one.peers() {
+                        self.journal.recorder().wait_message(number, *peer, waited_us);
+                    }
+                }
+                (Some(_), None) => {}
+            }
         }
     }
 
@@ -452,13 +469,13 @@ impl Engine {
             let (moved, blocked) = match self.turn(running) {
                 Ok(outcome) => outcome,
                 Err(trouble) => {
-                    self.note_entry();
+                    self.note_start();
                     return Err(self.fail(trouble, running));
                 }
             };
             let Some(peer) = blocked else { break };
             if looks == 0 {
-                self.note_entry();
+                self.note_start();
             }
             looks = looks.saturating_add(1);
             if moved {
@@ -510,6 +527,7 @@ impl Engine {
         if lying {
             self.links.get_up();
         }
+        clock.add(idle.reset());
         self.entering.looks = if idle.was_brief() { looks } else { LOOKS_COUNTED };
         self.journal.wait_end();
         Ok(())
@@ -582,7 +600,7 @@ impl Engine {
 
     /// Notes whom this rank waits for, and whether that rank is still there. One that has left may have sent before
     /// what this rank has not looked at since: `gone` is when it was first found so, with nothing having moved.
-    fn watch(&self, peer: Rank, waited: Duration, gone: &mut Option<(Rank, Instant)>) {
+    fn watch(&self, peer: Rank, waited: Duration, gone: &mut Option<(Rank, Duration)>) {
         let since_ms = self.health.now_ms().saturating_sub(millis(waited));
         self.journal.wait_begin(peer, since_ms);
         if waited > ASK_AFTER {
@@ -594,9 +612,9 @@ impl Engine {
         }
         let since = match *gone {
             Some((rank, since)) if rank == peer => since,
-            _ => gone.insert((peer, Instant::now())).1,
+            _ => gone.insert((peer, waited)).1,
         };
-        if since.elapsed() > LEFT_AFTER {
+        if waited.saturating_sub(since) > LEFT_AFTER {
             self.health.report(Report::Left { rank: peer });
         }
     }

@@ -6,18 +6,23 @@
 //!           ◄── rank 3      (rank 1 is left out)
 //! ```
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::connect::Arrivals;
 use super::{Communicator, options};
 use crate::bootstrap::auth::{Key, Purpose};
-use crate::bootstrap::frame::{ControlStream, FrameError, Side};
+use crate::bootstrap::frame::{self, ControlStream, FrameError, Side};
+use crate::bootstrap::rendezvous;
 use crate::bootstrap::{self, Session, UniqueId};
 use crate::error::{Error, ErrorKind, RankIdentity, Result};
 use crate::plan::types::Rank;
 
-/// The kind of frames at a meeting.
+/// Frames at a meeting: what a rank has to say, and why the first has given it up.
 const MEETING_FRAME: u16 = 0x200;
+const MEETING_FAILED: u16 = 0x201;
+
+/// How much longer than the first rank the others wait, for its word on who is missing.
+const GRACE: Duration = Duration::from_secs(2);
 
 impl Communicator {
     /// A communicator of the ranks that are left without the `excluded`, in the same order. All of
@@ -102,6 +107,8 @@ impl Communicator {
         let occasion = (Occasion::Replace, &members[..]);
         let mut meeting = Meeting::open(session, arrivals, occasion, deadline)?;
         let brought = meeting.all_gather(id.map_or(&[], |id| id.as_bytes()))?;
+        // Nobody goes on alone: all know that all have heard of the id.
+        meeting.all_gather(&[])?;
         drop(desk);
         drop(turn);
         let id = UniqueId::only(&brought)?;
@@ -180,22 +187,40 @@ impl Meeting {
         if session.rank != first {
             let connection = session.dial(first, Purpose::Meet, tag, deadline)?;
             let streams = vec![framed(first, connection, Side::Dialer)?];
-            return Ok(Self { deadline, first: false, streams });
+            return Ok(Self { deadline: deadline + GRACE, first: false, streams });
         }
-        let mut streams = Vec::with_capacity(members.len());
+        let mut meeting =
+            Self { deadline, first: true, streams: Vec::with_capacity(members.len()) };
+        let mut missing = Vec::new();
         for rank in &members[1..] {
-            let Some(connection) = arrivals.take_meeting((*rank, tag), deadline) else {
-                let text = format!(
-                    "{} has not come to {}; all ranks that are left must, \
-                     and exclude the same ranks",
-                    who(*rank),
-                    occasion.in_words()
-                );
-                return Err(Error::new(ErrorKind::Timeout, text).with_culprits(vec![who(*rank)]));
-            };
-            streams.push(framed(*rank, connection, Side::Acceptor)?);
+            match arrivals.take_meeting((*rank, tag), deadline) {
+                Some(connection) => {
+                    meeting.streams.push(framed(*rank, connection, Side::Acceptor)?);
+                }
+                None => missing.push(who(*rank)),
+            }
         }
-        Ok(Self { deadline, first: true, streams })
+        // Whoever comes now is late, and comes again for the next meeting.
+        arrivals.forget_meeting(tag);
+        if missing.is_empty() {
+            return Ok(meeting);
+        }
+        let names: Vec<String> = missing.iter().map(ToString::to_string).collect();
+        let has = if names.len() == 1 { "has" } else { "have" };
+        let text = format!(
+            "{} {has} not come to {}; all ranks that are left must, and exclude the same ranks",
+            names.join(", "),
+            occasion.in_words()
+        );
+        Err(meeting.fail(Error::new(ErrorKind::Timeout, text).with_culprits(missing)))
+    }
+
+    /// Tells those who are there why nothing comes of it.
+    fn fail(&mut self, error: Error) -> Error {
+        let mut streams: Vec<_> = self.streams.drain(..).map(|(_, stream)| stream).collect();
+        let body = rendezvous::encode(&error);
+        frame::say_farewell(&mut streams, MEETING_FAILED, &body, Instant::now() + GRACE / 2);
+        error
     }
 
     /// Everybody's bytes, in the members' order.
@@ -207,19 +232,32 @@ impl Meeting {
                 .send(MEETING_FRAME, blob, deadline)
                 .and_then(|()| stream.receive(deadline))
                 .map_err(|error| lost(who, &error))?;
-            return serde_json::from_slice(&answered.body)
-                .map_err(|_| lost(who, &FrameError::Closed));
+            return match answered.kind {
+                MEETING_FAILED => Err(rendezvous::decode_failure(&answered.body)),
+                _ => serde_json::from_slice(&answered.body)
+                    .map_err(|_| lost(who, &FrameError::Closed)),
+            };
         }
         let mut all = vec![blob.to_vec()];
+        let mut failed = None;
         for (who, stream) in &mut self.streams {
-            all.push(stream.receive(deadline).map_err(|error| lost(who, &error))?.body);
+            match stream.receive(deadline) {
+                Ok(frame) => all.push(frame.body),
+                Err(error) => failed = failed.or_else(|| Some(lost(who, &error))),
+            }
         }
-        let answer = serde_json::to_vec(&all)
-            .map_err(|error| Error::internal(format!("cannot write what ranks said: {error}")))?;
-        for (who, stream) in &mut self.streams {
-            stream.send(MEETING_FRAME, &answer, deadline).map_err(|error| lost(who, &error))?;
+        if failed.is_none() {
+            let answer = rendezvous::encode(&all);
+            for (who, stream) in &mut self.streams {
+                if let Err(error) = stream.send(MEETING_FRAME, &answer, deadline) {
+                    failed = failed.or_else(|| Some(lost(who, &error)));
+                }
+            }
         }
-        Ok(all)
+        match failed {
+            None => Ok(all),
+            Some(error) => Err(self.fail(error)),
+        }
     }
 }
 
@@ -280,6 +318,36 @@ mod tests {
             assert!(far.to_string().contains("rank 5 does not exist"), "{far}");
             let own = comm.shrink(&[comm.rank()]).unwrap_err();
             assert!(own.to_string().contains("is excluded"), "{own}");
+        });
+    }
+
+    #[test]
+    fn all_who_came_learn_who_did_not() {
+        let mut config = crate::config::Config::default();
+        config.init_timeout = std::time::Duration::from_secs(2);
+        let meet = std::sync::Barrier::new(5);
+        crate::testing::world_with(5, &config, |comm| {
+            if [0, 2, 4].contains(&comm.rank()) {
+                let error = comm.replace(&[1], None).unwrap_err();
+                let named: Vec<_> = error.culprits().iter().map(|who| who.rank).collect();
+                assert_eq!(named, [3], "rank {}: {error}", comm.rank());
+            }
+            meet.wait();
+        });
+    }
+
+    #[test]
+    fn a_meeting_that_failed_leaves_nothing_for_the_next() {
+        let mut config = crate::config::Config::default();
+        config.init_timeout = std::time::Duration::from_secs(2);
+        let tried = std::sync::Barrier::new(3);
+        crate::testing::world_with(3, &config, |comm| {
+            if comm.rank() != 2 {
+                comm.shrink(&[]).unwrap_err();
+            }
+            tried.wait();
+            let again = comm.shrink(&[]).unwrap();
+            assert_eq!((again.rank(), again.size()), (comm.rank(), 3));
         });
     }
 

@@ -117,6 +117,12 @@ impl Journal {
         self.entered.store(sequence.wrapping_add(1), Ordering::Release);
     }
 
+    /// Operation `sequence`, entered at no time in particular, began at `at` by the recorder's clock.
+    #[inline]
+    pub fn started(&self, sequence: u64, at: u64) {
+        self.recorder.calls().start(sequence, at);
+    }
+
     /// The executing thread has completed operation `sequence`. Not called for an operation that
     /// failed: an error must find the rank where it happened.
     #[inline]

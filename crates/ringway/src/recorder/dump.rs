@@ -5,6 +5,7 @@
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -122,18 +123,18 @@ impl Drop for Taken {
     }
 }
 
-/// Writes a trace to `path`: whole, or not at all. Until then it has a name that nobody else has, and that no link of
+/// Writes a trace to `path`, for its owner's eyes: whole, or not at all. Until then it has a name that nobody else has, and that no link of
 /// somebody else's stands for.
 pub(crate) fn write_file(path: &Path, trace: &Trace) -> io::Result<()> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        fs::create_dir_all(folder)?;
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
     }
     let mut partial = path.as_os_str().to_owned();
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     partial.push(format!(".{}-{number}.part", std::process::id()));
     let partial = PathBuf::from(partial);
-    let mut file = OpenOptions::new().write(true).create_new(true).open(&partial)?;
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
     let written = file.write_all(trace.text().as_bytes()).and_then(|()| {
         // A full disk may say so only here.
         file.sync_all()

@@ -7,8 +7,8 @@
 //! `version` is 0 before the first use, odd while the writer is inside, and `2 (number + 1)` when the
 //! words hold operation `number`: a seqlock of plain atomics, so a torn read is noticed, never undefined.
 //! The writer's final release store pairs with the reader's acquire load; the fences order the relaxed
-//! words against both accesses of the version. The end and the wait are written later, a word each, and
-//! stand for themselves.
+//! words against both accesses of the version. The end, the wait and, of short calls, the start are written later,
+//! a word each, and stand for themselves.
 //!
 //! *Invariant*: one writer at a time. Two would not be unsound, but the records would lie.
 
@@ -152,6 +152,12 @@ impl Ring {
         slot.version.store(version, Ordering::Release);
         // The next one was last touched a whole round ago, and stores behind one that must wait for its line wait too.
         os::fetch_to_write(self.slot(number.wrapping_add(1)));
+    }
+
+    /// Operation `number`, the last one written, began at `at`.
+    #[inline]
+    pub(crate) fn start(&self, number: u64, at: u64) {
+        self.slot(number).words[START].store(at, Ordering::Relaxed);
     }
 
     /// Operation `number` has ended at `at`. Whoever sees that (acquire) also sees whether it failed. Nothing is

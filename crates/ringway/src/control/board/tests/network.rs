@@ -102,6 +102,8 @@ pub(super) struct Network {
     count: usize,
     pub(super) now_us: u64,
     pub(super) done_us: Vec<Option<u64>>,
+    /// What each rank said first.
+    first: Vec<Option<Error>>,
 }
 
 pub(super) fn identities(n: u32) -> Arc<[RankIdentity]> {
@@ -136,6 +138,7 @@ impl Network {
             count: 0,
             now_us: 0,
             done_us: vec![None; n as usize],
+            first: vec![None; n as usize],
             journals,
             random,
         }
@@ -188,9 +191,15 @@ impl Network {
     pub(super) fn sever(&mut self, time_us: u64, a: Rank, b: Rank) {
         for (from, to) in [(a, b), (b, a)] {
             let cut = time_us + self.random.below(self.delay_us_max);
-            self.cuts.insert((from, to), cut);
+            self.cut((from, to), cut);
             self.at(cut, Event::Lost { at: to, peer: from });
         }
+    }
+
+    /// What would arrive from then on is lost.
+    fn cut(&mut self, link: (Rank, Rank), time_us: u64) {
+        let cut = self.cuts.entry(link).or_insert(time_us);
+        *cut = time_us.min(*cut);
     }
 
     /// Ranks that live and can reach each other, if what is parted stays so.
@@ -234,8 +243,9 @@ impl Network {
             }
         }
         let board = &self.boards[rank as usize];
-        if board.verdict().is_some() {
+        if let Some(verdict) = board.verdict() {
             self.done_us[rank as usize].get_or_insert(self.now_us);
+            self.first[rank as usize].get_or_insert_with(|| verdict.clone());
         }
         if let Some(at_ms) = board.next_tick(self.local_ms(rank)) {
             let time = at_ms * 1000 + self.stood_still_us(rank);
@@ -275,7 +285,7 @@ impl Network {
             let mut time = self.arrival(rank, peer);
             if !polite {
                 time = self.now_us + self.random.below(time - self.now_us + 1);
-                self.cuts.insert((rank, peer), time);
+                self.cut((rank, peer), time);
             }
             self.at(time, Event::Lost { at: peer, peer: rank });
         }
@@ -349,12 +359,19 @@ impl Network {
     pub(super) fn agreed_among(&self, ranks: &BTreeSet<Rank>) -> Error {
         let mut verdict: Option<&Error> = None;
         let held_up = self.parted.iter().map(|(_, when)| when).chain(self.paused.values());
-        let held_up_us = held_up.map(|when| when.end + 200_000).max().unwrap_or(0);
+        // Those who are parted for long do not wait for the end of it: their deadlines pass after a second.
+        let until = |when: &Range<u64>| when.end.min(when.start + 1_000_000) + 200_000;
+        let held_up_us = held_up.map(until).max().unwrap_or(0);
         for &rank in ranks {
             let mine = self.boards[rank as usize].verdict();
             let mine = mine.unwrap_or_else(|| panic!("rank {rank} has no verdict"));
             let first = *verdict.get_or_insert(mine);
             assert_eq!(first, mine, "rank {rank} disagrees");
+            assert_eq!(
+                self.first[rank as usize].as_ref(),
+                Some(mine),
+                "rank {rank} has changed its mind"
+            );
             let done_us = self.done_us[rank as usize].expect("a verdict has a time");
             // Reports come within the first 250 ms, and news must travel.
             let limit_us = (AGREEMENT_MS_MAX + 350) * 1000 + held_up_us;
