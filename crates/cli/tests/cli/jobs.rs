@@ -1,7 +1,8 @@
 //! Whole jobs of real processes: every collective, deaths, other people's launchers.
 
-use std::net::TcpListener;
+use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::need;
@@ -34,9 +35,18 @@ fn assert_right(done: &Finished, ranks: u32) {
     assert!(!done.stdout.contains(&format!("#  Rank {ranks:>2} Group")), "{}", done.stdout);
 }
 
-/// A port nobody listens on.
+/// A port nobody listens on, and nobody will by chance: none of those that the kernel gives to whoever asks for any, as the
+/// ranks of other jobs do.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let number =
+            std::process::id().wrapping_mul(97) % 20_000 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = u16::try_from(10_240 + number % 20_000).unwrap();
+        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
+            return port;
+        }
+    }
 }
 
 /// Rank `rank` of a job that meets at `root`.
