@@ -271,6 +271,18 @@ mod tests {
     }
 
     #[test]
+    fn a_call_without_times_may_have_completed() {
+        let mut traces = vec![synthetic::trace(0, 1)];
+        traces[0].calls = vec![synthetic::call(0, 0, None)];
+        traces[0].calls[0].outcome = Outcome::Done;
+        let found = documents(&traces, &clocks::align(&traces)).unwrap();
+        let Value::List(entries) = get(&found[&0], "entries") else { panic!() };
+        assert_eq!(*get(&entries[0], "state"), "completed".into());
+        assert_eq!(*get(&entries[0], "retired"), true.into());
+        assert_eq!(*get(&entries[0], "time_discovered_completed_ns"), Value::None);
+    }
+
+    #[test]
     fn groups_of_some_ranks_have_the_numbers_of_the_job() {
         let mut traces: Vec<Trace> = (0..3).map(|rank| synthetic::trace(rank, 3)).collect();
         let pair = |rank: u32, of: &Trace| Trace {

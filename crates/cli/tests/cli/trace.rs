@@ -231,6 +231,19 @@ fn what_is_no_trace_is_an_error_that_names_the_file() {
         }
         assert!(!Path::new(&out).exists(), "nothing is written of a bad file");
     }
+    // Words of the file do not steer the terminal.
+    std::fs::write(&bad, good.replace("all_reduce", "\\u001b[2J")).unwrap();
+    let done = trace(&["show"], &[&bad]);
+    assert_eq!(done.status.code(), Some(2), "{done:?}");
+    assert!(done.stderr.contains("[2J") && !done.stderr.contains('\u{1b}'), "{:?}", done.stderr);
+    // Two jobs that go by one name.
+    let other = good.replace("\"size\":2", "\"size\":10").replace("\"rank\":0", "\"rank\":5");
+    std::fs::write(&bad, &other).unwrap();
+    let first = folder.0.join("first.json");
+    std::fs::write(&first, &good).unwrap();
+    let done = trace(&["show"], &[&first, &bad]);
+    assert_eq!(done.status.code(), Some(2), "{done:?}");
+    assert!(done.stderr.contains("has 2 and 10 ranks"), "{}", done.stderr);
     // Numbers at the edge of what fits.
     let far = good
         .replace("\"realtime_offset_ns\":", "\"realtime_offset_ns\":-9223372036854775808,\"x\":");

@@ -321,12 +321,17 @@ mod tests {
         });
     }
 
+    /// Who does not come is given up soon.
+    fn impatient() -> crate::config::Config {
+        let mut config = crate::config::Config::default();
+        config.init_timeout = std::time::Duration::from_secs(5);
+        config
+    }
+
     #[test]
     fn all_who_came_learn_who_did_not() {
-        let mut config = crate::config::Config::default();
-        config.init_timeout = std::time::Duration::from_secs(2);
         let meet = std::sync::Barrier::new(5);
-        crate::testing::world_with(5, &config, |comm| {
+        crate::testing::world_with(5, &impatient(), |comm| {
             if [0, 2, 4].contains(&comm.rank()) {
                 let error = comm.replace(&[1], None).unwrap_err();
                 let named: Vec<_> = error.culprits().iter().map(|who| who.rank).collect();
@@ -338,10 +343,8 @@ mod tests {
 
     #[test]
     fn a_meeting_that_failed_leaves_nothing_for_the_next() {
-        let mut config = crate::config::Config::default();
-        config.init_timeout = std::time::Duration::from_secs(2);
         let tried = std::sync::Barrier::new(3);
-        crate::testing::world_with(3, &config, |comm| {
+        crate::testing::world_with(3, &impatient(), |comm| {
             if comm.rank() != 2 {
                 comm.shrink(&[]).unwrap_err();
             }
@@ -353,10 +356,8 @@ mod tests {
 
     #[test]
     fn a_rank_that_does_not_come_is_named() {
-        let mut config = crate::config::Config::default();
-        config.init_timeout = std::time::Duration::from_secs(5);
         let meet = std::sync::Barrier::new(3);
-        crate::testing::world_with(3, &config, |comm| {
+        crate::testing::world_with(3, &impatient(), |comm| {
             if comm.rank() == 0 {
                 let error = comm.shrink(&[1]).unwrap_err();
                 assert!(error.to_string().contains("rank 2"), "{error}");

@@ -123,8 +123,8 @@ impl Drop for Taken {
     }
 }
 
-/// Writes a trace to `path`, for its owner's eyes: whole, or not at all. Until then it has a name that nobody else has, and that no link of
-/// somebody else's stands for.
+/// Writes a trace to `path`, for its owner's eyes: whole, or not at all. Until then it has a name that nobody else
+/// has, and that no link of somebody else's stands for.
 pub(crate) fn write_file(path: &Path, trace: &Trace) -> io::Result<()> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
@@ -149,6 +149,8 @@ pub(crate) fn write_file(path: &Path, trace: &Trace) -> io::Result<()> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::os::unix::fs::MetadataExt as _;
+
     use super::*;
 
     const LONG: Duration = Duration::from_secs(30);
@@ -195,7 +197,9 @@ mod tests {
         });
         assert_eq!(Trace::parse(&fs::read_to_string(&path).unwrap()), Ok(trace));
         let left = fs::read_dir(&folder).unwrap().count();
+        let modes = [&folder, &path].map(|path| fs::metadata(path).unwrap().mode() & 0o777);
         fs::remove_dir_all(&folder).unwrap();
         assert_eq!(left, 1, "nothing is left lying around");
+        assert_eq!(modes, [0o700, 0o600], "others read nothing");
     }
 }

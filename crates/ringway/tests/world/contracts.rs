@@ -334,6 +334,35 @@ fn the_deadline_of_a_communicator_holds_for_every_call() {
 }
 
 #[test]
+fn the_messages_of_a_batch_share_its_deadline() {
+    let _watchdog = watchdog("contracts::the_messages_of_a_batch_share_its_deadline");
+    for hosts in [Hosts::One, Hosts::Each] {
+        world_each(
+            2,
+            |rank| hosts.config(rank, settings(&[("RINGWAY_TIMEOUT", "700ms")])),
+            |comm| {
+                let comm = comm.unwrap();
+                comm.barrier().unwrap();
+                // None of them is late, all of them are.
+                let error = if comm.rank() == 0 {
+                    let mut came = [[0; 8]; 20];
+                    let mut group = comm.group();
+                    came.iter_mut().for_each(|one| group.recv(one, 1).unwrap());
+                    group.run().unwrap_err()
+                } else {
+                    let late = (0..20).find_map(|_| {
+                        thread::sleep(Duration::from_millis(200));
+                        comm.send(&[1; 8], 0).err()
+                    });
+                    late.expect("the other gives up first")
+                };
+                assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+            },
+        );
+    }
+}
+
+#[test]
 fn a_late_rank_is_waited_for() {
     let _watchdog = watchdog("contracts::a_late_rank_is_waited_for");
     for hosts in [Hosts::One, Hosts::Each] {

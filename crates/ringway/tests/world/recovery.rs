@@ -43,11 +43,8 @@ fn say(words: &str) {
 
 /// The sum of the numbers of `ranks`, by all of them.
 fn sum(comm: &Communicator, ranks: &BTreeSet<u32>) -> Result<(), Error> {
-    let own = if ranks.len() == comm.size() as usize {
-        ranks.iter().nth(comm.rank() as usize).copied().unwrap()
-    } else {
-        panic!("{} ranks in a communicator of {}", ranks.len(), comm.size());
-    };
+    assert_eq!(ranks.len(), comm.size() as usize);
+    let own = *ranks.iter().nth(comm.rank() as usize).unwrap();
     let mut data = vec![f64::from(own + 1); 1 << 12];
     comm.all_reduce_in_place(&mut data, ReduceOp::Sum)?;
     let expected: f64 = ranks.iter().map(|rank| f64::from(rank + 1)).sum();
