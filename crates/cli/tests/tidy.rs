@@ -27,7 +27,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("bootstrap", &["error", "os", "plan"]),
     ("recorder", &["error", "log", "os", "plan", "sync"]),
     ("control", &["error", "os", "plan", "recorder", "sync"]),
-    ("transport", &["config", "error", "ffi", "log", "os", "plan", "sync"]),
+    ("transport", &["config", "error", "ffi", "log", "os", "plan", "recorder", "sync"]),
     ("executor", &["plan", "reduce", "sync", "transport"]),
     ("call", &["error", "plan"]),
     ("ffi", &[]),

@@ -253,6 +253,27 @@ impl Collective {
         Self::SendRecv,
     ];
 
+    /// Whether ranks have a block each of what the call is about.
+    #[must_use]
+    pub const fn deals_blocks(self) -> bool {
+        matches!(
+            self,
+            Self::AllGather | Self::ReduceScatter | Self::Gather | Self::Scatter | Self::AllToAll
+        )
+    }
+
+    /// The factor from algorithm bandwidth to bus bandwidth, as nccl-tests has it: with it the bandwidth of the links is
+    /// compared, whatever the collective and however many ranks.
+    #[must_use]
+    pub fn bus_factor(self, ranks: u32) -> f64 {
+        let ranks = f64::from(ranks);
+        match self {
+            Self::AllReduce => 2.0 * (ranks - 1.0) / ranks,
+            collective if collective.deals_blocks() => (ranks - 1.0) / ranks,
+            _ => 1.0,
+        }
+    }
+
     /// The name used on the command line and in messages.
     #[must_use]
     pub const fn name(self) -> &'static str {

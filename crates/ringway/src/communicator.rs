@@ -16,6 +16,7 @@ mod group;
 mod idle;
 mod init;
 mod known;
+mod metrics;
 mod order;
 mod planning;
 mod queue;
@@ -27,16 +28,19 @@ mod split;
 mod staged;
 mod trace;
 mod tuned;
+mod usual;
 mod work;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 #[cfg(all(test, not(loom)))]
 pub(crate) use engine::ScratchUse;
 pub use gpu::DeviceWork;
 pub use group::Group;
 pub use queue::{DeviceQueue, Place};
+pub use shrink::Progress;
 pub use work::Work;
 
 use crate::bootstrap::launcher::Placement;
@@ -54,6 +58,7 @@ use engine::{Agreement, Engine, MessagePart};
 use known::{Buffers, Calls, Known};
 use order::Order;
 use planning::Planning;
+use usual::Usual;
 
 /// One rank's handle of a group of ranks.
 ///
@@ -80,10 +85,14 @@ struct Inner {
     /// Whether this rank has given the communicator up. Set (release) before the control plane is
     /// told; calls that begin after that look at it (acquire), as the news may still be on its way.
     given_up: AtomicBool,
+    /// How far those had come from which this one goes on.
+    progress: OnceLock<shrink::Progress>,
     /// What adapters know of this rank's memory.
     regions: Arc<rdma::Regions>,
     /// What this rank has done, and where that goes.
     recording: trace::Kept,
+    /// What those who watch are told, where anybody may.
+    metered: Option<metrics::Watched>,
     // Last: the goodbye comes when everything else is gone.
     control: Control,
 }
@@ -282,14 +291,14 @@ impl Inner {
 
     /// Makes one call that was queued at `queued`, by the recorder's clock; 0 where it was not.
     fn call_queued(&self, call: &Call, buffers: Buffers, queued: u64) -> Result<()> {
-        self.check_health()?;
+        self.check_health().inspect_err(|error| self.failed(error))?;
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
         desk.engine.queued = queued;
         let outcome = self.run_call(&mut desk, call, buffers);
         if let Err(error) = &outcome {
             // It may not have come as far as to be noted.
             desk.engine.queued = 0;
-            self.recording.failed(Some(error));
+            self.failed(error);
         }
         outcome
     }
@@ -303,13 +312,22 @@ impl Inner {
         Err(verdict)
     }
 
+    /// A call ends with an error.
+    #[cold]
+    fn failed(&self, error: &Error) {
+        self.recording.failed(Some(error));
+        if let Some(metered) = &self.metered {
+            metered.meter.fail(error.kind());
+        }
+    }
+
     /// Runs requests and messages. Called by whoever has the turn.
     fn run(&self, requests: &[Request], messages: &[MessagePart]) -> Result<()> {
-        self.check_health()?;
+        self.check_health().inspect_err(|error| self.failed(error))?;
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = self.run_all(&mut desk, requests, messages);
         if let Err(error) = &outcome {
-            self.recording.failed(Some(error));
+            self.failed(error);
         }
         outcome
     }
@@ -374,6 +392,7 @@ impl Inner {
             input_bytes,
             output_bytes,
             in_place,
+            usual: Usual::default(),
         })
     }
 
@@ -405,14 +424,23 @@ impl Inner {
         if let Some(scales) = self.scales(desk, call)? {
             known.execution.set_scales(0, scales);
         }
+        let spreads = self.config.adaptive_timeout.filter(|_| call.deadline.is_none());
+        let began = spreads.map(|_| Instant::now());
+        let deadline = match spreads {
+            Some(spreads) => known.usual.deadline(spreads, self.config.timeout),
+            None => call.deadline.unwrap_or(self.config.timeout),
+        };
         // SAFETY: `call_now`, `run_now` and `work` keep the buffers borrowed until this returns, and
         // the plan was made by an algorithm for exactly these sizes.
         #[expect(unsafe_code, reason = "the areas stand for borrows the caller holds")]
-        unsafe {
+        let outcome = unsafe {
             let areas: (&[Area], &[Area]) = (&[input], &[output]);
-            let deadline = call.deadline.unwrap_or(self.config.timeout);
             desk.engine.collective(&mut known.execution, areas, &known.agreement, deadline)
+        };
+        if let (Some(began), Ok(())) = (began, &outcome) {
+            known.usual.add(began.elapsed());
         }
+        outcome
     }
 
     /// What a call computes with.

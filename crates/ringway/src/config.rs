@@ -46,8 +46,8 @@ pub use filter::{AlgorithmFilter, InterfaceFilter};
 pub use parse::{format_bytes, format_duration, parse_bytes, parse_duration};
 pub use rdma::{AddressRange, RdmaSettings};
 pub use value::{
-    AddressFamily, ColorChoice, DebugLevel, HostPort, LogFile, NetworkChoice, Requirement, Secret,
-    Subsystem, Subsystems, TraceEvent, TransportChoice, TuningChoice,
+    AddressFamily, ColorChoice, DebugLevel, HostPort, LogFile, MetricsPlace, NetworkChoice,
+    Requirement, Secret, Subsystem, Subsystems, TraceEvent, TransportChoice, TuningChoice,
 };
 
 use file::Files;
@@ -204,6 +204,8 @@ pub struct Config {
     pub blocking: Option<bool>,
     /// `RINGWAY_TIMEOUT`.
     pub timeout: Duration,
+    /// `RINGWAY_ADAPTIVE_TIMEOUT`: how many spreads above the median of a call's times its deadline is.
+    pub adaptive_timeout: Option<u32>,
     /// `RINGWAY_INIT_TIMEOUT`.
     pub init_timeout: Duration,
     /// `NCCL_DEBUG`.
@@ -218,6 +220,8 @@ pub struct Config {
     pub trace_dir: Option<PathBuf>,
     /// `RINGWAY_TRACE_ON`: when they are written there.
     pub trace_on: Vec<TraceEvent>,
+    /// `RINGWAY_METRICS`: where metrics are served.
+    pub metrics: Option<MetricsPlace>,
     /// `NCCL_CONF_FILE`.
     pub conf_file: Option<PathBuf>,
     /// `RINGWAY_CACHE_DIR`; see [`Self::cache_dir`].
@@ -285,6 +289,7 @@ impl Default for Config {
             level: Level::Run,
             blocking: None,
             timeout: Duration::from_secs(600),
+            adaptive_timeout: None,
             init_timeout: Duration::from_secs(60),
             debug: DebugLevel::Warn,
             debug_subsystems: Subsystems::default(),
@@ -292,6 +297,7 @@ impl Default for Config {
             recorder: 2048,
             trace_dir: None,
             trace_on: vec![TraceEvent::Error],
+            metrics: None,
             conf_file: None,
             cache_dir: None,
             xdg_cache: None,

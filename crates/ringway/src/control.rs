@@ -29,6 +29,7 @@ mod inquiry;
 mod journal;
 mod link;
 mod message;
+mod pace;
 mod signature;
 mod stall;
 mod thread;
@@ -40,6 +41,7 @@ pub use inquiry::{Condition, Seat, SilentLink, Standing};
 pub use journal::{Journal, RankState};
 pub use link::{Acceptor, ControlLink};
 pub use message::{MESSAGE_BYTES_MAX, Message, MessageError, Proposal, Report, Weight};
+pub use pace::{LateRank, LinkPace, Pace, SlowLink, Stragglers};
 pub use signature::Signature;
 #[cfg(test)]
 pub(crate) use stall::STALL;

@@ -35,6 +35,33 @@ pub enum ErrorKind {
     Timeout = 8,
 }
 
+impl ErrorKind {
+    /// Every kind.
+    pub const ALL: [Self; 7] = [
+        Self::Device,
+        Self::System,
+        Self::Internal,
+        Self::InvalidArgument,
+        Self::InvalidUsage,
+        Self::Remote,
+        Self::Timeout,
+    ];
+
+    /// A word for it, as metrics name it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Device => "device",
+            Self::System => "system",
+            Self::Internal => "internal",
+            Self::InvalidArgument => "invalid_argument",
+            Self::InvalidUsage => "invalid_usage",
+            Self::Remote => "remote",
+            Self::Timeout => "timeout",
+        }
+    }
+}
+
 /// A rank as an operator knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct RankIdentity {

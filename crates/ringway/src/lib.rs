@@ -40,7 +40,7 @@ pub mod tuning;
 
 pub use bootstrap::UniqueId;
 pub use call::Call;
-pub use communicator::{Communicator, DeviceQueue, DeviceWork, Group, Place, Work};
+pub use communicator::{Communicator, DeviceQueue, DeviceWork, Group, Place, Progress, Work};
 pub use error::{Error, ErrorKind, Result};
 pub use plan::types::{Collective, DataType, Level, ReduceOp};
 pub use ringway_plan as plan;

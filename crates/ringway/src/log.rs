@@ -121,11 +121,10 @@ impl Logger {
     /// A logger with the level, subsystems and file of `config`.
     #[must_use]
     pub fn new(config: &Config) -> Self {
-        let host = host_name();
         let sink = match &config.debug_file {
             LogFile::Stderr => Sink::Writer(Box::new(io::stderr())),
             LogFile::Stdout => Sink::Writer(Box::new(io::stdout())),
-            LogFile::Pattern(pattern) => Sink::Unopened(expand(pattern, &host, std::process::id())),
+            LogFile::Pattern(pattern) => Sink::Unopened(expanded(pattern)),
         };
         Self { sink: Mutex::new(sink), ..Self::with_writer(config, io::sink()) }
     }
@@ -296,6 +295,11 @@ fn host_name() -> String {
     let system = rustix::system::uname();
     let name = system.nodename().to_string_lossy();
     name.split('.').next().unwrap_or_default().to_owned()
+}
+
+/// A file's name from its pattern, in this process.
+pub(crate) fn expanded(pattern: &str) -> String {
+    expand(pattern, &host_name(), std::process::id())
 }
 
 /// A file's name from its pattern: `%h` host, `%p` process, `%%` percent.

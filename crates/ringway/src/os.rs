@@ -319,6 +319,53 @@ pub(crate) fn silent_ms(socket: BorrowedFd<'_>) -> Option<u64> {
     silent.then(|| u64::from(info.tcpi_last_ack_recv))
 }
 
+/// How what a TCP connection has sent has fared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TcpFlow {
+    /// Bytes that the other end has acknowledged.
+    pub(crate) acknowledged: u64,
+    /// For how long there were some that it had not, but for the time in which it had no room for more.
+    pub(crate) busy_us: u64,
+    /// Segments that were sent again.
+    pub(crate) sent_again: u64,
+}
+
+/// How what a TCP connection has sent has fared; `None` where the kernel does not tell that (before Linux 4.10).
+///
+/// # References
+/// `TCP_INFO` in tcp(7), `struct tcp_info` in linux/tcp.h: what `libc` has of it ends before these.
+pub(crate) fn tcp_flow(socket: BorrowedFd<'_>) -> Option<TcpFlow> {
+    const SENT_AGAIN: usize = 100;
+    const ACKNOWLEDGED: usize = 120;
+    const BUSY: usize = 168;
+    const NO_ROOM: usize = 176;
+    const END: usize = 184;
+    let mut info = [0_u8; END];
+    let mut bytes = libc::socklen_t::try_from(END).ok()?;
+    // SAFETY:
+    // - `info` has room for as many bytes as `bytes` says, and the kernel writes no more;
+    // - the descriptor is open for as long as it is borrowed.
+    let code = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            info.as_mut_ptr().cast(),
+            &raw mut bytes,
+        )
+    };
+    if code != 0 || usize::try_from(bytes).ok()? < END {
+        return None;
+    }
+    let wide = |at: usize| info[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word));
+    let narrow = info[SENT_AGAIN..].first_chunk().map_or(0, |word| u32::from_ne_bytes(*word));
+    Some(TcpFlow {
+        acknowledged: wide(ACKNOWLEDGED),
+        busy_us: wide(BUSY).saturating_sub(wide(NO_ROOM)),
+        sent_again: u64::from(narrow),
+    })
+}
+
 /// The process at the other end of a Unix socket; none where this PID namespace does not show it.
 pub(crate) fn peer_process(socket: BorrowedFd<'_>) -> Option<rustix::process::Pid> {
     // A process that cannot be seen from here has the number 0.

@@ -10,25 +10,29 @@
 //! journal of the control plane ([`Journal`](crate::control::Journal)) is its ring of calls, so that a call is
 //! written down once. What costs more than a few stores is written only where a rank stands still anyhow.
 //!
-//! *Invariant*: writing allocates nothing, takes no lock and makes no system call; reading disturbs
+//! *Invariant*: writing of operations allocates nothing, takes no lock and makes no system call; reading disturbs
 //! no writer. One writer at a time.
 
 mod clock;
 mod dump;
+mod meter;
 mod ring;
 mod standing;
 mod trace;
+mod traffic;
 
 pub use clock::{Clock, Span};
 pub(crate) use dump::{Folder, write_file};
+pub(crate) use meter::{Meter, Totals};
 pub(crate) use ring::{Record, Ring};
 pub(crate) use standing::Standing;
 pub use trace::{
     CallRecord, ClockInfo, FORMAT, MessageRecord, Outcome, Reason, Trace, VERSION, Waited,
 };
 pub(crate) use trace::{times, waited};
+pub(crate) use traffic::{Flow, Traffic};
 
-use std::sync::OnceLock;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::plan::algorithm::Algorithm;
 use crate::plan::types::Rank;
@@ -47,6 +51,16 @@ pub struct Recorder {
     begun: AtomicU64,
     standing: Standing,
     clock: Clock,
+    /// Links between hosts, as they are made.
+    links: Mutex<Vec<Watched>>,
+}
+
+/// A link whose traffic is watched.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
+    pub(crate) peer: Rank,
+    pub(crate) transport: &'static str,
+    pub(crate) traffic: Arc<Traffic>,
 }
 
 /// How an operation began.
@@ -75,7 +89,18 @@ impl Recorder {
             begun: AtomicU64::new(0),
             standing: Standing::default(),
             clock: if kept == 0 { Clock::stopped() } else { Clock::start() },
+            links: Mutex::default(),
         }
+    }
+
+    /// From now on the traffic of a link is watched.
+    pub(crate) fn watch(&self, link: Watched) {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).push(link);
+    }
+
+    /// Links that are watched.
+    pub(crate) fn links(&self) -> Vec<Watched> {
+        self.links.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// The time, in the clock's own ticks; 0 where the recorder is off.

@@ -23,11 +23,13 @@ pub(crate) mod tcp;
 pub(crate) mod verbs;
 
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use rustix::event::PollFlags;
 
 use crate::plan::plan::{Flag, Remote};
 use crate::plan::types::Rank;
+use crate::recorder::Traffic;
 
 /// The independent sequences of operations on a link.
 ///
@@ -253,6 +255,11 @@ pub(crate) trait Link: Send + std::fmt::Debug {
 
     /// For how long nothing that was sent on it has been acknowledged, where it had to be sent again.
     fn silent_ms(&self) -> Option<u64> {
+        None
+    }
+
+    /// What has gone over it, where that is counted.
+    fn traffic(&self) -> Option<Arc<Traffic>> {
         None
     }
 

@@ -35,7 +35,7 @@ impl Layout {
         };
         let count = match collective {
             Collective::Barrier => 0,
-            collective if !deals_blocks(collective) => elements,
+            collective if !collective.deals_blocks() => elements,
             _ => (elements / ranks) & !(BLOCK_BYTES / element_bytes - 1),
         };
         Self { count, block_bytes: count * element_bytes, input_blocks, output_blocks }
@@ -62,27 +62,6 @@ impl Layout {
             Collective::Gather | Collective::Scatter if rank != root => self.block_bytes,
             _ => self.table_bytes(),
         }
-    }
-}
-
-fn deals_blocks(collective: Collective) -> bool {
-    matches!(
-        collective,
-        Collective::AllGather
-            | Collective::Gather
-            | Collective::ReduceScatter
-            | Collective::Scatter
-            | Collective::AllToAll
-    )
-}
-
-/// The factor from algorithm bandwidth to bus bandwidth.
-pub(crate) fn bus_factor(collective: Collective, size: u32) -> f64 {
-    let ranks = f64::from(size);
-    match collective {
-        Collective::AllReduce => 2.0 * (ranks - 1.0) / ranks,
-        collective if deals_blocks(collective) => (ranks - 1.0) / ranks,
-        _ => 1.0,
     }
 }
 
@@ -142,7 +121,7 @@ mod tests {
             (C::AllReduce, 1, 0.0),
         ];
         for (collective, size, factor) in table {
-            assert!((bus_factor(collective, size) - factor).abs() < 1e-12, "{collective} {size}");
+            assert!((collective.bus_factor(size) - factor).abs() < 1e-12, "{collective} {size}");
         }
     }
 }

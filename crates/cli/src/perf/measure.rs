@@ -8,7 +8,7 @@ use ringway_plan::types::{Collective, DataType, ReduceOp};
 use super::check::Case;
 use super::clock;
 use super::device::{Device, Side};
-use super::layout::{Layout, bus_factor};
+use super::layout::Layout;
 use super::memory::{self, Buffer};
 use super::ranks::{self, Call, Collectives, Pair};
 use super::settings::{Blocking, ITERATIONS, Settings};
@@ -114,7 +114,7 @@ impl<'a> Bench<'a> {
         };
         let wrong = self.check(case, in_place)?;
         let alg_bw = stats::gigabytes_per_second(case.layout.table_bytes(), seconds);
-        let bus_bw = alg_bw * bus_factor(case.collective, case.size);
+        let bus_bw = alg_bw * case.collective.bus_factor(case.size);
         let cell = Cell { time_us: shown * 1e6, alg_bw, bus_bw, wrong, iterations };
         Ok((cell, timed.iterations))
     }

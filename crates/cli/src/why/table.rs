@@ -34,6 +34,10 @@ pub(super) fn render(cases: &[Case], style: &Style) -> String {
         let word =
             if style.colour { format!("\x1b[1;{colour}m{word}\x1b[0m") } else { word.to_owned() };
         let _ = writeln!(text, "{word}: {}", plain(&standing.text));
+        let stragglers = standing.stragglers.to_string();
+        if !stragglers.is_empty() {
+            let _ = writeln!(text, "late: {stragglers}");
+        }
         let pids: Vec<String> = case.pids.iter().map(ToString::to_string).collect();
         let _ = writeln!(
             text,
@@ -134,6 +138,8 @@ fn row(seat: &Seat) -> [String; 7] {
 mod tests {
     use ringway::error::RankIdentity;
 
+    use ringway::control::Stragglers;
+
     use super::*;
 
     fn case(ranks: u32, culprits: &[u32]) -> Case {
@@ -152,6 +158,7 @@ mod tests {
                 culprits: culprits.to_vec(),
                 seats: (0..ranks).map(seat).collect(),
                 silent: Vec::new(),
+                stragglers: Stragglers::default(),
             },
         }
     }

@@ -1,9 +1,11 @@
 //! Strangers at the ports of a job: noise, half handshakes, those that somebody between two ranks heard, said again, thousands of
 //! connections. The job goes on.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -13,6 +15,9 @@ use crate::process::{Folder, marked, ringway, signal, wait_for};
 
 const RANKS: u32 = 3;
 const LIMIT: Duration = Duration::from_secs(5);
+
+/// Connections to each port that are gone at once.
+const CONNECTIONS: u32 = 10_000;
 
 /// Memory a rank may have taken more, after everything.
 const GROWTH_MOST_KIB: u64 = 16 << 10;
@@ -139,6 +144,21 @@ fn descriptors(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
+/// Connections that a rank has refused, by reason, as its metrics say.
+fn refusals(socket: &Path) -> Option<BTreeMap<String, u64>> {
+    let mut stream = UnixStream::connect(socket).ok()?;
+    stream.set_read_timeout(Some(LIMIT)).ok()?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    let lines = text.lines().filter_map(|line| {
+        let rest = line.strip_prefix("ringway_refused_connections_total{")?;
+        let (reason, count) = rest.split_once("reason=\"")?.1.split_once("\"} ")?;
+        Some((reason.to_owned(), count.parse().ok()?))
+    });
+    Some(lines.collect())
+}
+
 #[test]
 fn strangers_do_a_job_no_harm() {
     let folder = Folder::new("hostile");
@@ -151,6 +171,8 @@ fn strangers_do_a_job_no_harm() {
         command.args(["-n", "100", "-c", "1", "--transport", "tcp"]);
         as_rank(&mut command, rank, RANKS, &format!("127.0.0.1:{port}"));
         command.env("RINGWAY_TEST_MARK", &mark).env("NCCL_SOCKET_IFNAME", "=lo");
+        let metrics = format!("unix:{}/%p.sock", folder.0.display());
+        command.env("RINGWAY_METRICS", metrics);
         let file =
             std::fs::File::create(if rank == 0 { output.clone() } else { "/dev/null".into() });
         let log = std::fs::File::create(folder.0.join(format!("log{rank}"))).unwrap();
@@ -189,6 +211,8 @@ fn strangers_do_a_job_no_harm() {
         })
         .collect();
     let mut silent = Vec::new();
+    // Connections that the port with the fewest has seen.
+    let mut least = u64::MAX;
     for (_, port) in &all {
         // Ten million bytes, by as many connections as it takes.
         let mut rest = &noise[..];
@@ -203,9 +227,8 @@ fn strangers_do_a_job_no_harm() {
                 silent.push(half);
             }
         }
-        for _ in 0..10_000 / all.len() {
-            drop(dial(*port));
-        }
+        let got_through = (0..CONNECTIONS).filter(|_| dial(*port).is_some()).count() as u64;
+        least = least.min(got_through);
         silent.extend((0..100).filter_map(|_| dial(*port)));
     }
     job.goes_on();
@@ -216,6 +239,19 @@ fn strangers_do_a_job_no_harm() {
         assert!(now < memory + GROWTH_MOST_KIB, "rank {pid}: {memory} KiB, then {now}");
         wait_for("strangers' connections to be closed", || {
             (descriptors(*pid) <= open + 2).then_some(())
+        });
+    }
+    // Every one of them was counted, by what was wrong with it.
+    assert!(least > u64::from(CONNECTIONS) / 2, "{least}");
+    for pid in &pids {
+        let socket = folder.0.join(format!("{pid}.sock"));
+        wait_for("all strangers to be counted", || {
+            let refused = refusals(&socket)?;
+            let of = |reason: &str| refused.get(reason).copied().unwrap_or(0);
+            let all: u64 = refused.values().sum();
+            let replayed = of("another secret") + of("too many at once");
+            let is_all = all >= least && of("not ringway") > 0 && replayed >= said.len() as u64;
+            is_all.then_some(())
         });
     }
     let rows = job.rows();

@@ -107,6 +107,12 @@ impl Network {
         assert!(output.status.success(), "tc {}: {said}", args.join(" "));
     }
 
+    /// Lets a host send no faster than `rate`.
+    pub(crate) fn throttle(&self, host: u32, rate: &str) {
+        let bucket = ["rate", rate, "burst", "32kbit", "latency", "50ms"];
+        self.shape(host, &[&["qdisc", "add", "dev", "eth0", "root", "tbf"][..], &bucket].concat());
+    }
+
     /// The commands of two ranks of one job on every host.
     pub(crate) fn commands(&self, args: &[&str], variables: &[(&str, &str)]) -> Vec<Command> {
         let size = self.hosts * RANKS_PER_HOST;

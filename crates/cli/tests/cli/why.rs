@@ -130,6 +130,61 @@ fn a_silent_link_is_named_with_both_ends() {
 }
 
 #[test]
+fn a_rank_that_computes_for_longer_is_late() {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            ringway::testing::world(3, |comm| {
+                let mut sum = [0_u32; 4096];
+                let mut again = 1;
+                while again > 0 {
+                    let more = u64::from(comm.rank() == 2) * 10;
+                    std::thread::sleep(Duration::from_millis(5 + more));
+                    comm.all_reduce(&[1; 4096], &mut sum, ReduceOp::Sum).unwrap();
+                    // All end with the same call.
+                    let mut going = [0];
+                    let mine = u32::from(!over.load(Ordering::Relaxed));
+                    comm.all_reduce(&[mine], &mut going, ReduceOp::Min).unwrap();
+                    again = going[0];
+                }
+            });
+        });
+        let pid = std::process::id();
+        let found = std::panic::catch_unwind(|| {
+            let late = wait_for("the late rank to be named", || {
+                answer(pid).filter(|case| case["stragglers"]["late"]["rank"] == 2)
+            });
+            wait_for("the late rank to be named in words", || {
+                let shown = why(&[&pid.to_string()]).stdout;
+                shown.contains("late: rank 2 is late: it came last to ").then_some(())
+            });
+            late
+        });
+        over.store(true, Ordering::Relaxed);
+        let late = found.unwrap()["stragglers"]["late"].clone();
+        assert!(late["late_us"].as_u64().unwrap() > 1_000, "{late}");
+    });
+}
+
+#[test]
+fn a_slow_link_is_named_with_what_it_moves() {
+    if !need::namespaces() {
+        return;
+    }
+    let network = Network::new(3, Family::V4);
+    network.throttle(1, "40mbit");
+    let args = ["all_reduce", "-b", "1M", "-e", "1M", "-n", "100000000", "-c", "0"];
+    let ranks = network.start(&args, &[]);
+    // Two ranks on each host. What comes back to it waits behind what it sends, so links to it may seem slow too.
+    let is_from_there = |link: &Value| link["from"].as_u64().is_some_and(|rank| rank / 2 == 1);
+    let link = wait_for("the slow link to be named", || {
+        let case = answer(ranks[0].pid())?;
+        case["stragglers"]["slow"].as_array()?.iter().find(|link| is_from_there(link)).cloned()
+    });
+    assert!(link["rate"].as_u64().unwrap() < 20_000_000, "{link}");
+}
+
+#[test]
 fn nobody_to_ask_and_wrong_arguments_are_told_apart_from_verdicts() {
     let nobody = why(&["1"]);
     assert_eq!(nobody.status.code(), Some(3), "{nobody:?}");

@@ -39,9 +39,15 @@ pub struct Rejections {
     timeout: AtomicU64,
     closed: AtomicU64,
     withdrawn: AtomicU64,
+    crowded: AtomicU64,
 }
 
 impl Rejections {
+    /// Counts a connection that was not looked at, as too many others were.
+    pub fn count_crowded(&self) {
+        self.crowded.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// Counts one refused connection.
     pub fn count(&self, why: &Rejected) {
         self.counter(why).fetch_add(1, Ordering::Relaxed);
@@ -71,7 +77,9 @@ impl Rejections {
         }
     }
 
-    fn reasons(&self) -> [(&'static str, u64); 6] {
+    /// How many were refused, by reason.
+    #[must_use]
+    pub fn reasons(&self) -> [(&'static str, u64); 7] {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
             ("not ringway", read(&self.bad_magic)),
@@ -80,6 +88,7 @@ impl Rejections {
             ("meant for another rank", read(&self.wrong_peer)),
             ("silent", read(&self.timeout)),
             ("closed early", read(&self.closed)),
+            ("too many at once", read(&self.crowded)),
         ]
     }
 }

@@ -152,6 +152,7 @@ impl Door {
     fn admit(&self, mut stream: TcpStream) {
         if self.handshakes.fetch_add(1, Ordering::Relaxed) >= HANDSHAKES_MOST {
             self.handshakes.fetch_sub(1, Ordering::Relaxed);
+            self.rejections.count_crowded();
             return; // the dialer tries again
         }
         let (key, communicator) = (self.key.clone(), self.communicator);
@@ -167,15 +168,18 @@ impl Door {
                     Purpose::Meet => {
                         arrivals.insert_meeting((hello.from, hello.tag), (stream, key));
                     }
-                    Purpose::Join | Purpose::Control => {}
+                    Purpose::Join | Purpose::Control => {
+                        rejections.count(&auth::Rejected::WrongPeer)
+                    }
                 },
-                Ok(_) => {}
+                Ok(_) => rejections.count(&auth::Rejected::WrongPeer),
                 Err(why) => rejections.count(&why),
             }
             handshakes.fetch_sub(1, Ordering::Relaxed);
         };
         let builder = std::thread::Builder::new().name("ringway-greet".to_owned());
         if builder.spawn(greet).is_err() {
+            self.rejections.count_crowded();
             self.handshakes.fetch_sub(1, Ordering::Relaxed);
         }
     }

@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use super::clock::Clock;
 use super::connect::{self, Arrivals, Connections};
 use super::idle::{Idle, Next, Patience};
+use super::metrics::Metered;
 use crate::bootstrap::Session;
 use crate::control::{Health, Journal, Report, Signature, VERDICT_WAIT};
 use crate::error::{Error, ErrorKind, Result};
 use crate::executor::{Execution, Links, Part, Prepared, Progress};
 use crate::plan::algorithm::Algorithm;
 use crate::plan::types::Rank;
-use crate::recorder::Entry;
+use crate::recorder::{Entry, Watched};
 use crate::transport::framed::{AHEAD, FramedLink};
 use crate::transport::shm::{self, GENERATIONS, LARGES, Segment};
 use crate::transport::tcp;
@@ -69,7 +70,9 @@ pub(crate) struct Engine {
     pub(crate) queued: u64,
     /// What the journal is yet to be told.
     pub(crate) entering: Entering,
-    /// Collectives begun.
+    /// What those who watch are told.
+    pub(crate) metered: Option<Arc<Metered>>,
+    /// Collectives completed, and the number of the one that is under way or next.
     pub(crate) sequence: u64,
     /// The hash of their calls.
     pub(crate) history: u32,
@@ -188,7 +191,8 @@ impl Engine {
         let queued = std::mem::take(&mut self.queued);
         let Agreement { algorithm, parts, uneven, .. } = *agreement;
         let bytes = |areas: &[Area]| areas.iter().map(|area| area.bytes).sum::<usize>();
-        let later = bytes(areas.0) + bytes(areas.1) <= NOTED_LATER && queued == 0;
+        let (into, out) = (bytes(areas.0), bytes(areas.1));
+        let later = into + out <= NOTED_LATER && queued == 0;
         let start = if later { 0 } else { self.journal.recorder().now() };
         self.journal.enter(&signature, &Entry { start, queued, algorithm, parts, uneven });
         let untimed = later.then_some(signature.sequence);
@@ -198,14 +202,24 @@ impl Engine {
         let outcome = unsafe { self.operate(execution, areas, &signature, (agreement, deadline)) };
         self.note_start();
         let Entering { start, looks, .. } = self.entering;
-        match outcome {
+        let took = match outcome {
             Ok(()) if is_brief && looks < LOOKS_COUNTED => {
-                let took = LOOK_TICKS * u64::from(looks + 1);
-                self.journal
-                    .end_about(signature.sequence, if start == 0 { 0 } else { start + took });
+                let took = if start == 0 { 0 } else { LOOK_TICKS * u64::from(looks + 1) };
+                self.journal.end_about(signature.sequence, start + took);
+                took
             }
-            Ok(()) => self.journal.end(signature.sequence),
-            Err(_) => self.journal.fail(signature.sequence),
+            Ok(()) => {
+                let now = self.journal.recorder().now();
+                self.journal.end_at(signature.sequence, now);
+                now.saturating_sub(start)
+            }
+            Err(_) => {
+                self.journal.fail(signature.sequence);
+                return outcome;
+            }
+        };
+        if let Some(metered) = &self.metered {
+            metered.meter.of(signature.collective).add(into.max(out) as u64, took);
         }
         outcome
     }
@@ -273,6 +287,9 @@ impl Engine {
             }
             rest = later;
             let peers: Vec<Rank> = wave.iter().map(|part| part.peer).collect();
+            let sizes: Vec<(bool, usize)> =
+                wave.iter().map(|part| (part.sends, part.area.bytes)).collect();
+            let began = self.journal.recorder().now();
             let mut executions = Vec::with_capacity(wave.len());
             let mut numbers = Vec::with_capacity(wave.len());
             for part in wave {
@@ -304,6 +321,12 @@ impl Engine {
                 self.journal.recorder().end_message(*number, outcome.is_err() && !one.done);
             }
             outcome?;
+            if let Some(metered) = &self.metered {
+                let took = self.journal.recorder().now().saturating_sub(began);
+                for (sends, bytes) in sizes {
+                    metered.meter.messages(sends).add(bytes as u64, took);
+                }
+            }
         }
         Ok(())
     }
@@ -392,15 +415,24 @@ impl Engine {
                 |e| Error::system(format_args!("cannot set up the link to rank {peer}"), e);
             if let Some(socket) = by_rdma.then(|| streams.pop()).flatten() {
                 let link = self.rdma_link(*peer, socket).map_err(unmade)?;
-                self.links.insert(*peer, link);
+                self.add(*peer, link);
             } else {
                 let description = self.describe(*peer, &streams);
                 let link = tcp::link(*peer, streams, description).map_err(unmade)?;
-                self.links.insert(*peer, Box::new(link.checking(self.checks)));
+                self.add(*peer, Box::new(link.checking(self.checks)));
             }
             self.journal.wait_end();
         }
         Ok(())
+    }
+
+    /// From now on `link` leads to a peer.
+    fn add(&mut self, peer: Rank, link: Box<dyn Link>) {
+        if let Some(traffic) = link.traffic() {
+            let transport = link.description().transport;
+            self.journal.recorder().watch(Watched { peer, transport, traffic });
+        }
+        self.links.insert(peer, link);
     }
 
     fn rdma_link(&self, peer: Rank, socket: TcpStream) -> std::io::Result<Box<dyn Link>> {
@@ -464,6 +496,7 @@ impl Engine {
         let mut compared = Duration::ZERO;
         let mut looked = Duration::ZERO;
         let mut gone = None;
+        let mut slept_for = None;
         let mut looks = 0_u32;
         loop {
             let (moved, blocked) = match self.turn(running) {
@@ -482,7 +515,9 @@ impl Engine {
                 if std::mem::take(&mut lying) {
                     self.links.get_up();
                 }
-                clock.add(idle.reset());
+                let waited = idle.reset();
+                self.count_wait(slept_for.take(), waited);
+                clock.add(waited);
                 compared = Duration::ZERO;
                 if !std::mem::take(&mut looked).is_zero() {
                     self.journal.note_silent(None);
@@ -498,6 +533,7 @@ impl Engine {
                 Next::Sleep(limit) if lying => {
                     let waited = idle.waited();
                     let Some(left) = clock.left(waited) else {
+                        self.count_wait(slept_for, waited);
                         return Err(self.late(peer, clock.waited(waited), running));
                     };
                     if waited > COMPARE_AFTER && waited > compared + compared {
@@ -515,6 +551,7 @@ impl Engine {
                     let limit = limit.min(left);
                     let limit = if compared.is_zero() { limit.min(COMPARE_AFTER) } else { limit };
                     let peers = running.iter().flat_map(|one| one.peers());
+                    slept_for = Some(peer);
                     idle.asleep(limit, || self.links.sleep(peers, limit));
                     lying = false;
                 }
@@ -527,10 +564,20 @@ impl Engine {
         if lying {
             self.links.get_up();
         }
-        clock.add(idle.reset());
+        let waited = idle.reset();
+        self.count_wait(slept_for, waited);
+        clock.add(waited);
         self.entering.looks = if idle.was_brief() { looks } else { LOOKS_COUNTED };
         self.journal.wait_end();
         Ok(())
+    }
+
+    /// Counts a wait for a rank, where this thread slept for it.
+    #[inline]
+    fn count_wait(&self, slept_for: Option<Rank>, waited: Duration) {
+        if let (Some(peer), Some(metered)) = (slept_for, &self.metered) {
+            metered.meter.wait(peer, micros(waited));
+        }
     }
 
     /// One look at everything: whether something moved, and whom one of the operations waits for.

@@ -7,7 +7,8 @@ use super::{Communicator, Inner};
 use crate::call::Call;
 use crate::device::{Alarm, DeviceRank, Gpu, Setup, StagedRank, Stream, Work};
 use crate::error::{Error, Result};
-use crate::plan::types::Rank;
+use crate::plan::types::{Collective, Rank};
+use crate::recorder::Meter;
 
 /// How the ranks of a communicator reach each other's GPU memory.
 #[derive(Debug)]
@@ -182,19 +183,42 @@ impl Communicator {
     /// and touched by nobody else meanwhile; host memory on a rank without a GPU. The stream is alive.
     #[expect(unsafe_code, reason = "kernels use the addresses later")]
     pub unsafe fn enqueue(&self, streams: &[Stream], work: &[DeviceWork]) -> Result<()> {
-        self.inner.check_health()?;
-        let work: Vec<Work<'_>> =
+        self.inner.check_health().inspect_err(|error| self.inner.failed(error))?;
+        let translated: Vec<Work<'_>> =
             work.iter().map(|one| self.translate(one)).collect::<Result<_>>()?;
-        match self.inner.attached()? {
+        let outcome = match self.inner.attached()? {
             Attached::Direct(rank) => {
-                rank.lock().unwrap_or_else(PoisonError::into_inner).enqueue(streams, &work)
+                rank.lock().unwrap_or_else(PoisonError::into_inner).enqueue(streams, &translated)
             }
             Attached::Staged { rank, .. } => {
-                rank.lock().unwrap_or_else(PoisonError::into_inner).enqueue(streams, &work)
+                rank.lock().unwrap_or_else(PoisonError::into_inner).enqueue(streams, &translated)
             }
             Attached::Not(why) => {
                 Err(Error::usage(format!("this communicator has no calls on GPU memory: {why}")))
             }
+        };
+        match (&outcome, &self.inner.metered) {
+            (Ok(()), Some(metered)) => self.count(work, &metered.meter),
+            (Err(error), _) => self.inner.failed(error),
+            (Ok(()), None) => {}
+        }
+        outcome
+    }
+
+    fn count(&self, work: &[DeviceWork], meter: &Meter) {
+        for one in work {
+            let (kind, bytes) = match one {
+                DeviceWork::Collective { call, .. } => {
+                    let (rank, size) = (self.rank(), self.size());
+                    let (input, output) =
+                        (call.input_bytes(rank, size), call.output_bytes(rank, size));
+                    (call.collective, input.unwrap_or(0).max(output.unwrap_or(0)))
+                }
+                DeviceWork::Send { bytes, .. } | DeviceWork::Receive { bytes, .. } => {
+                    (Collective::SendRecv, *bytes)
+                }
+            };
+            meter.enqueue(kind, bytes as u64);
         }
     }
 

@@ -10,6 +10,7 @@ use super::connect::{Arrivals, Connections, Door};
 use super::engine::{Engine, Entering, ScratchUse};
 use super::idle::Patience;
 use super::known::Calls;
+use super::metrics::Watched;
 use super::planning::{Ground, Planning};
 use super::trace::Recording;
 use super::{Communicator, Desk, Inner, settings, tuned};
@@ -114,6 +115,7 @@ impl Communicator {
             rdma.memory_in_words(),
         );
         let peers: Vec<_> = session.peers.clone();
+        let metered = Watched::start(&session, &config, (&journal, control.health()));
         let recording = Recording::start(&session, &config, (&journal, control.health()));
         let engine = Engine {
             links,
@@ -131,6 +133,7 @@ impl Communicator {
             refusals,
             queued: 0,
             entering: Entering::default(),
+            metered: metered.as_ref().map(|kept| Arc::clone(kept)),
             sequence: 0,
             history: 0,
             scratch: ScratchUse::default(),
@@ -156,11 +159,13 @@ impl Communicator {
             config,
             order: super::order::Order::default(),
             gpu: std::sync::OnceLock::new(),
+            progress: std::sync::OnceLock::new(),
             worker: Mutex::default(),
             splits: std::sync::atomic::AtomicU64::new(0),
             given_up: std::sync::atomic::AtomicBool::new(false),
             regions,
             recording,
+            metered,
             control,
         };
         Ok(Self { inner: Arc::new(inner) })

@@ -4,6 +4,7 @@
 //! is allocated that running it needs; after that, making it again allocates nothing.
 
 use super::engine::Agreement;
+use super::usual::Usual;
 use super::wrong_size;
 use crate::call::Call;
 use crate::error::Result;
@@ -33,6 +34,8 @@ pub(super) struct Known {
     pub(super) output_bytes: usize,
     /// Where input and output begin in a buffer that is both, where they can be.
     pub(super) in_place: Option<(usize, usize)>,
+    /// How long it usually takes, where deadlines follow from that.
+    pub(super) usual: Usual,
 }
 
 impl Known {

@@ -17,6 +17,32 @@ use crate::bootstrap::{self, Session, UniqueId};
 use crate::error::{Error, ErrorKind, RankIdentity, Result};
 use crate::plan::types::Rank;
 
+/// How far ranks had come with collectives of the communicator that another goes on from.
+///
+/// They are numbered from 0, as errors number them ([`Error::operation`]). Those who met agree on it; what the others had done
+/// nobody can know. Calls that kernels on a GPU carry out are not among them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Every one with a smaller number had completed on all of those ranks.
+    pub everywhere: u64,
+    /// None with this number or a larger one had completed on any of them.
+    pub anywhere: u64,
+}
+
+impl Progress {
+    /// By what each rank says.
+    fn of(said: &[Vec<u8>]) -> Result<Self> {
+        let number = |said: &Vec<u8>| said.last_chunk().map(|bytes| u64::from_le_bytes(*bytes));
+        let numbers: Option<Vec<u64>> = said.iter().map(number).collect();
+        let numbers = numbers.as_deref().unwrap_or_default();
+        match (numbers.iter().min(), numbers.iter().max()) {
+            (Some(&everywhere), Some(&anywhere)) => Ok(Self { everywhere, anywhere }),
+            _ => Err(Error::internal("a rank that is left does not say how far it is")),
+        }
+    }
+}
+
 /// Frames at a meeting: what a rank has to say, and why the first has given it up.
 const MEETING_FRAME: u16 = 0x200;
 const MEETING_FAILED: u16 = 0x201;
@@ -53,8 +79,11 @@ impl Communicator {
         let occasion = (Occasion::Shrink, &members[..]);
         let mut meeting = Meeting::open(session, &desk.engine.arrivals, occasion, deadline)?;
         // A number that only those present know makes this communicator another than those
-        // of the same ranks before.
-        let number = meeting.all_gather(Key::random()?.as_bytes())?.swap_remove(0);
+        // of the same ranks before; and how far each has come.
+        let completed = desk.engine.sequence.to_le_bytes();
+        let said = meeting.all_gather(&[&Key::random()?.as_bytes()[..], &completed].concat())?;
+        let progress = Progress::of(&said)?;
+        let number = &said[0];
         let label = format!("ringway shrink {:016x} {number:?}", session.comm_id);
         let key = Key::derive(session.key.as_bytes(), label.as_bytes());
         let id = Key::derive(session.key.as_bytes(), format!("{label} id").as_bytes());
@@ -64,7 +93,30 @@ impl Communicator {
             bootstrap::join_through(&mut exchange, (rank, size), key, id, &options(&config))?;
         drop(desk);
         drop(turn);
-        Self::start(session, config)
+        Ok(Self::start(session, config)?.going_on(progress))
+    }
+
+    fn going_on(self, progress: Progress) -> Self {
+        self.inner.progress.get_or_init(|| progress);
+        self
+    }
+
+    /// How far those ranks had come from which this communicator goes on, by [`Communicator::shrink`] or
+    /// [`Communicator::replace`]: whether an operation that failed for some had completed for others. Nothing in a process that is
+    /// new.
+    ///
+    /// ```
+    /// ringway::testing::world(3, |comm| {
+    ///     comm.barrier().unwrap();
+    ///     if comm.rank() != 1 {
+    ///         let progress = comm.shrink(&[1]).unwrap().progress().unwrap();
+    ///         assert_eq!((progress.everywhere, progress.anywhere), (1, 1));
+    ///     }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn progress(&self) -> Option<Progress> {
+        self.inner.progress.get().copied()
     }
 
     /// A communicator of the same size in which new processes have the seats of the `excluded`: the ranks that are
@@ -108,11 +160,13 @@ impl Communicator {
         let mut meeting = Meeting::open(session, arrivals, occasion, deadline)?;
         let brought = meeting.all_gather(id.map_or(&[], |id| id.as_bytes()))?;
         // Nobody goes on alone: all know that all have heard of the id.
-        meeting.all_gather(&[])?;
+        let completed = meeting.all_gather(&desk.engine.sequence.to_le_bytes())?;
+        let progress = Progress::of(&completed)?;
         drop(desk);
         drop(turn);
         let id = UniqueId::only(&brought)?;
-        Self::from_unique_id(&id, self.rank(), self.size(), config)
+        let whole = Self::from_unique_id(&id, self.rank(), self.size(), config)?;
+        Ok(whole.going_on(progress))
     }
 
     /// The ranks without the `excluded`, of which this rank is none.
@@ -298,6 +352,38 @@ mod tests {
                 rest.barrier().unwrap();
             }
         });
+    }
+
+    #[test]
+    fn those_who_are_left_agree_on_what_had_completed() {
+        for after_us in [0, 300, 1_000] {
+            let found = std::sync::Mutex::new(Vec::new());
+            world(4, |comm| {
+                std::thread::scope(|scope| {
+                    if comm.rank() == 2 {
+                        scope.spawn(|| {
+                            std::thread::sleep(std::time::Duration::from_micros(after_us));
+                            comm.abort("enough");
+                        });
+                    }
+                    let mut completed = 0;
+                    while comm.all_reduce(&[1_u32], &mut [0], ReduceOp::Sum).is_ok() {
+                        completed += 1;
+                    }
+                    assert_eq!(comm.progress(), None);
+                    if comm.rank() != 2 {
+                        let progress = comm.shrink(&[2]).unwrap().progress().unwrap();
+                        found.lock().unwrap().push((completed, progress));
+                    }
+                });
+            });
+            let found = found.into_inner().unwrap();
+            let completed = || found.iter().map(|(completed, _)| *completed);
+            let (least, most) = (completed().min().unwrap(), completed().max().unwrap());
+            for (_, progress) in &found {
+                assert_eq!((progress.everywhere, progress.anywhere), (least, most));
+            }
+        }
     }
 
     #[test]

@@ -8,8 +8,8 @@ use super::filter::{self, AlgorithmFilter, InterfaceFilter};
 use super::parse::{self, Problem, Remark};
 use super::rdma::{self, AddressRange};
 use super::value::{
-    AddressFamily, ColorChoice, DebugLevel, HostPort, LogFile, NetworkChoice, Requirement, Secret,
-    Subsystems, TraceEvent, TransportChoice, TuningChoice,
+    AddressFamily, ColorChoice, DebugLevel, HostPort, LogFile, MetricsPlace, NetworkChoice,
+    Requirement, Secret, Subsystems, TraceEvent, TransportChoice, TuningChoice,
 };
 use crate::plan::types::Level;
 
@@ -322,6 +322,12 @@ pub(super) static TABLE: &[Entry] = &[
          error that names who is late.",
         |c, v| put(&mut c.timeout, parse::duration(v, MS..=WEEK)),
         |c| parse::format_duration(c.timeout)),
+    entry(PROMISES, "RINGWAY_ADAPTIVE_TIMEOUT", "whole number, 0 to 1000000",
+        "Makes deadlines follow what each call usually takes: the median of its last 32 times, and so many times their spread \
+         (the median distance from the median), from 1 s up to RINGWAY_TIMEOUT. 20 is a good start. 0 switches it off. Calls \
+         with a deadline of their own, groups, messages and calls on GPU memory keep theirs.",
+        |c, v| put(&mut c.adaptive_timeout, parse::number(v, 0..=1_000_000_u32).map(|spreads| Some(spreads).filter(|spreads| *spreads > 0))),
+        |c| c.adaptive_timeout.unwrap_or(0).to_string()),
     entry(PROMISES, "RINGWAY_INIT_TIMEOUT", "duration, 1ms to 7d",
         "Deadline for the ranks to find each other.",
         |c, v| put(&mut c.init_timeout, parse::duration(v, MS..=WEEK)),
@@ -357,6 +363,12 @@ pub(super) static TABLE: &[Entry] = &[
          signal that the program handles itself, or ignores, is left to it.",
         |c, v| put(&mut c.trace_on, parse::words(v).into_iter().map(TraceEvent::parse).collect()),
         |c| list_or(&c.trace_on, "nothing")),
+    entry(LOG, "RINGWAY_METRICS", "port, address:port, or unix:/path with %p (process)",
+        "Where each process serves metrics of its communicators as Prometheus text, over HTTP: the first port that is free from \
+         this one on, of the loopback interface unless an address is given, or a Unix socket that its user alone may open. \
+         Where unset there are none.",
+        |c, v| put(&mut c.metrics, MetricsPlace::parse(v).map(Some)),
+        |c| c.metrics.as_ref().map_or_else(|| "unset".to_owned(), |place| parse::shown(&place.to_string()))),
 
     entry(COMMAND, "NCCL_CONF_FILE", "path",
         "File of NAME=value lines, read in place of ~/.nccl.conf. It counts in the process \

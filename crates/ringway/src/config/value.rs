@@ -1,6 +1,7 @@
 //! The types of the settings: what their words mean.
 
 use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -263,6 +264,44 @@ impl fmt::Display for LogFile {
             Self::Stdout => "stdout",
             Self::Pattern(pattern) => pattern,
         })
+    }
+}
+
+/// Where metrics are served (`RINGWAY_METRICS`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetricsPlace {
+    /// The first port that is free from this one on.
+    Tcp(SocketAddr),
+    /// A Unix socket; `%p` stands for the process id, `%%` for `%`.
+    Unix(String),
+}
+
+impl MetricsPlace {
+    pub(super) fn parse(text: &str) -> Result<Self, Problem> {
+        let wrong = || {
+            Problem::new("not a port, address:port, [ipv6]:port or unix:/path with %p (process)")
+        };
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.starts_with('/') {
+                Ok(Self::Unix(path.to_owned()))
+            } else {
+                Err(wrong())
+            };
+        }
+        let address = match text.parse::<u16>() {
+            Ok(port) => SocketAddr::from((Ipv4Addr::LOCALHOST, port)),
+            Err(_) => text.parse().map_err(|_| wrong())?,
+        };
+        if address.port() == 0 { Err(wrong()) } else { Ok(Self::Tcp(address)) }
+    }
+}
+
+impl fmt::Display for MetricsPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => write!(f, "{address}"),
+            Self::Unix(path) => write!(f, "unix:{path}"),
+        }
     }
 }
 

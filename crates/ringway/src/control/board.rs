@@ -12,8 +12,7 @@
 //!   propose   the lowest live rank decides from what it knows and floods its verdict;
 //!             the next ones follow 10 ms apart if it does not
 //!   accept    every rank floods which of the verdicts it knows is the best
-//!   latch     once every live rank accepts the same one; a second after the first at most, and
-//!             300 ms where only ranks are missing that have said nothing at all
+//!   latch     once every rank accepts the same one of which more may come; a second after the first at most
 //! ```
 //!
 //! # Why all agree
@@ -21,7 +20,8 @@
 //! Links keep order and ranks pass on what they learn before they act on it. Hence whoever holds
 //! an acceptance of rank `r` has seen every verdict `r` knew before; and a rank that accepts never
 //! proposes after. So when one rank sees all live ranks accept one verdict, no better one can
-//! come from any of them.
+//! come from any of them. For this a rank is dead once all who were connected to it say so: two that lose
+//! the connection between them each take the other for dead, and would else agree with one half of the ranks each.
 //!
 //! # The residual window
 //!
@@ -55,9 +55,9 @@ const DEATH_SETTLE_MS: u64 = 30;
 /// How long each further rank leaves the proposing to those before it, and how often at most.
 const STAGGER_MS: u64 = 10;
 const STAGGER_STEPS_MAX: usize = 4;
-/// Longest wait for acceptances, and for those of ranks from which nothing was ever heard.
+/// Longest wait for acceptances. Ranks that have said nothing at all are waited for too: those between two others may stand
+/// still, and these then know nothing of each other.
 const CONFIRM_MS: u64 = 1000;
-const CONFIRM_SILENT_MS: u64 = 300;
 
 /// From a rank's first notice to its verdict, whatever happens.
 pub const AGREEMENT_MS_MAX: u64 =
@@ -220,10 +220,7 @@ impl Board {
     pub fn next_tick(&self, now: u64) -> Option<u64> {
         match (&self.latched, self.proposed_at) {
             (Some(_), _) => None,
-            (None, Some(at)) => {
-                let bounds = [CONFIRM_SILENT_MS, CONFIRM_MS].map(|ms| at.saturating_add(ms));
-                bounds.into_iter().find(|&bound| now < bound).or(Some(now))
-            }
+            (None, Some(at)) => Some(at.saturating_add(CONFIRM_MS).max(now)),
             (None, None) => self.decision_due(),
         }
     }
@@ -302,8 +299,8 @@ impl Board {
                 let is_sound = self.exists([origin]) && (from.is_none() || origin != self.rank);
                 is_sound && self.inquiries.hear(*inquiry, now)
             }
-            Message::Stands { inquiry, rank, state } => {
-                self.exists([*rank]) && self.inquiries.stands(*inquiry, *rank, *state)
+            Message::Stands { inquiry, rank, state, pace } => {
+                self.exists([*rank]) && self.inquiries.stands(*inquiry, *rank, (*state, pace))
             }
             Message::Silent { inquiry, link } => {
                 self.exists([link.from, link.to]) && self.inquiries.silent(*inquiry, *link)
@@ -317,7 +314,8 @@ impl Board {
         self.flood(message, from);
         if let Some(inquiry) = asked {
             let (rank, state) = (self.rank, self.journal.state(now + self.lost_ms));
-            self.inquire(Message::Stands { inquiry, rank, state }, None, now);
+            let pace = self.journal.pace().map(Box::new);
+            self.inquire(Message::Stands { inquiry, rank, state, pace }, None, now);
         }
     }
 
@@ -431,11 +429,9 @@ impl Board {
                 self.propose(now);
             }
         }
-        let past = |ms| self.proposed_at.is_some_and(|at| now >= at.saturating_add(ms));
+        let is_late = self.proposed_at.is_some_and(|at| now >= at.saturating_add(CONFIRM_MS));
         if let Some(chosen) = self.chosen
-            && (past(CONFIRM_MS)
-                || self.links.is_empty()
-                || self.is_accepted(chosen, past(CONFIRM_SILENT_MS)))
+            && (is_late || self.links.is_empty() || self.is_accepted(chosen))
         {
             self.latched = self.proposals.get(&chosen).cloned();
         }
@@ -463,15 +459,16 @@ impl Board {
         }
     }
 
-    /// Whether every live rank is known to accept the proposal of `chosen`; `but_silent`: those
-    /// aside that have said nothing at all.
-    fn is_accepted(&self, chosen: Rank, but_silent: bool) -> bool {
-        let mut live =
-            self.evidence.ranks().filter(|&r| r != self.rank && self.evidence.is_live(r));
-        live.all(|rank| match self.accepted.get(&rank) {
-            Some(accepted) => *accepted == chosen,
-            None => but_silent && self.evidence.state_of(rank).is_none(),
-        })
+    /// Whether every rank of which more may come is known to accept the proposal of `chosen`.
+    fn is_accepted(&self, chosen: Rank) -> bool {
+        let others = self.evidence.ranks().filter(|&rank| rank != self.rank);
+        let mut waited_for =
+            others.filter(|rank| self.accepted.get(rank) != Some(&chosen)).peekable();
+        if waited_for.peek().is_some_and(|first| self.evidence.is_live(*first)) {
+            return false;
+        }
+        let over = self.evidence.over();
+        waited_for.all(|rank| over.contains(&rank))
     }
 }
 

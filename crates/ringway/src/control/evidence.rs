@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::journal::RankState;
 use super::message::Report;
+use super::neighbours;
 use super::signature::Signature;
 use crate::error::RankIdentity;
 use crate::plan::types::Rank;
@@ -102,6 +103,28 @@ impl Evidence {
     /// Whether an answer of `rank` can be expected.
     pub(super) fn is_live(&self, rank: Rank) -> bool {
         !self.gone.contains(&rank) && (!self.dead.contains(&rank) || self.alive.contains(&rank))
+    }
+
+    /// The ranks from which nothing more can come: they left, or said that they end, or all who were connected to them say that
+    /// they died, but for those who are over themselves. One alone may have lost no more than a connection.
+    pub(super) fn over(&self) -> BTreeSet<Rank> {
+        let says =
+            |origin: Rank, report: Report| self.reports.contains_key(&(origin, report.key()));
+        let ranks = Rank::try_from(self.identities.len()).unwrap_or(Rank::MAX);
+        let sure = |rank: Rank| self.gone.contains(&rank) || says(rank, Report::Panicked { rank });
+        let mut over: BTreeSet<Rank> = self.ranks().filter(|rank| !self.is_live(*rank)).collect();
+        loop {
+            let is_missed = |rank: &Rank| {
+                let mut near =
+                    neighbours(*rank, ranks).into_iter().filter(|near| !over.contains(near));
+                sure(*rank) || near.all(|near| says(near, Report::PeerDied { rank: *rank }))
+            };
+            let kept: BTreeSet<Rank> = over.iter().copied().filter(is_missed).collect();
+            if kept.len() == over.len() {
+                return over;
+            }
+            over = kept;
+        }
     }
 
     fn states_of(&self, rank: Rank) -> impl Iterator<Item = &Testimony> {

@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::decide::{Standstill, names, silent_link, standstill};
 use super::evidence::{Evidence, Testimony};
 use super::journal::RankState;
+use super::pace::{self, Pace, Stragglers};
 use crate::error::RankIdentity;
 use crate::plan::types::Rank;
 
@@ -94,6 +95,9 @@ pub struct Standing {
     pub seats: Vec<Seat>,
     /// Links that are silent.
     pub silent: Vec<SilentLink>,
+    /// Who holds up a job that goes on.
+    #[serde(default)]
+    pub stragglers: Stragglers,
 }
 
 /// What has come in on one question.
@@ -105,6 +109,7 @@ struct Roll {
     /// Some rank may have forgotten it, or a question beside it, before it was answered.
     spoiled: bool,
     states: BTreeMap<Rank, RankState>,
+    paces: BTreeMap<Rank, Box<Pace>>,
     silent: BTreeMap<(Rank, Rank), u64>,
 }
 
@@ -151,21 +156,39 @@ impl Inquiries {
             self.overrun_until = now + ANSWER_MS_MAX;
             self.rolls.iter_mut().for_each(|roll| roll.spoiled = true);
         }
+        // Answers that nobody waits for any more.
+        for old in
+            self.rolls.iter_mut().filter(|roll| now > roll.heard_at + ANSWER_MS_MAX + FRESH_MS)
+        {
+            old.paces.clear();
+        }
         self.rolls.push_back(Roll {
             inquiry,
             heard_at: now,
             looked: false,
             spoiled: now < self.overrun_until,
             states: BTreeMap::new(),
+            paces: BTreeMap::new(),
             silent: BTreeMap::new(),
         });
         true
     }
 
     /// Where a rank stands; whether that is news.
-    pub(super) fn stands(&mut self, inquiry: u64, rank: Rank, state: RankState) -> bool {
-        let roll = self.rolls.iter_mut().find(|roll| roll.inquiry == inquiry);
-        roll.is_some_and(|roll| roll.states.insert(rank, state).is_none())
+    pub(super) fn stands(
+        &mut self,
+        inquiry: u64,
+        rank: Rank,
+        (state, pace): (RankState, &Option<Box<Pace>>),
+    ) -> bool {
+        let Some(roll) = self.rolls.iter_mut().find(|roll| roll.inquiry == inquiry) else {
+            return false;
+        };
+        let news = roll.states.insert(rank, state).is_none();
+        if let Some(pace) = pace.as_ref().filter(|_| news) {
+            roll.paces.insert(rank, Box::new(pace.shortened()));
+        }
+        news
     }
 
     /// A link is silent; whether that is news.
@@ -231,6 +254,8 @@ impl Inquiries {
             Some(error) => (Condition::Failed, error.to_owned(), BTreeSet::new()),
             None => conclusion,
         };
+        let paces = roll.paces.iter().map(|(rank, pace)| (*rank, &**pace)).collect();
+        let stragglers = pace::stragglers(&paces);
         let seats = evidence.ranks().zip(evidence.identities.iter()).map(|(rank, identity)| Seat {
             identity: identity.clone(),
             left: evidence.gone.contains(&rank),
@@ -243,6 +268,7 @@ impl Inquiries {
             culprits: culprits.into_iter().collect(),
             seats: seats.collect(),
             silent,
+            stragglers,
         })
     }
 

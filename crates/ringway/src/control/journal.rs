@@ -8,9 +8,12 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::pace::{self, LinkPace, Pace};
 use super::signature::Signature;
-use crate::plan::types::Rank;
-use crate::recorder::{CallRecord, Entry, MessageRecord, Outcome, Record, Recorder, times, waited};
+use crate::plan::types::{Collective, Rank};
+use crate::recorder::{
+    CallRecord, Entry, Flow, MessageRecord, Outcome, Record, Recorder, Watched, times, waited,
+};
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// Nobody is waited for.
@@ -54,6 +57,18 @@ impl RankState {
 fn since(then: u64, now: u64) -> u64 {
     let passed = now.wrapping_sub(then) & 0xffff_ffff;
     if passed > 0x7fff_ffff { 0 } else { passed }
+}
+
+/// Whether nobody leaves such a call before all have come.
+fn waits_for_all(collective: Collective) -> bool {
+    matches!(
+        collective,
+        Collective::AllReduce
+            | Collective::AllGather
+            | Collective::ReduceScatter
+            | Collective::AllToAll
+            | Collective::Barrier
+    )
 }
 
 /// The record of one rank's operations on one communicator.
@@ -127,9 +142,14 @@ impl Journal {
     /// failed: an error must find the rank where it happened.
     #[inline]
     pub fn end(&self, sequence: u64) {
-        let now = self.recorder.now();
+        self.end_at(sequence, self.recorder.now());
+    }
+
+    /// As [`Journal::end`], at a time of the recorder's clock.
+    #[inline]
+    pub fn end_at(&self, sequence: u64, at: u64) {
         self.complete(sequence);
-        self.recorder.calls().end(sequence, now, false);
+        self.recorder.calls().end(sequence, at, false);
     }
 
     /// As [`Journal::end`], where it is known about when that was, by the recorder's clock.
@@ -250,6 +270,52 @@ impl Journal {
         };
         let kept = entered.saturating_sub(ring.len() as u64)..entered;
         (entered, kept.filter_map(call).collect())
+    }
+
+    /// How the last calls went, and the links between hosts; nothing where there is no clock, or no call yet.
+    #[must_use]
+    pub fn pace(&self) -> Option<Pace> {
+        let completed = self.completed.load(Ordering::Acquire);
+        let first = completed.saturating_sub(pace::CALLS as u64);
+        let (ring, span) = (self.recorder.calls(), self.recorder.clock().span());
+        let records: Vec<(u64, Record)> = (first..completed)
+            .rev()
+            .map_while(|sequence| Some((sequence, ring.read(sequence)?)))
+            .filter(|(_, record)| record.start() != 0)
+            .collect();
+        let (&(last, ref latest), &(first, ref earliest)) = (records.first()?, records.last()?);
+        let took = |sequence: u64, record: &Record| {
+            let signature = Self::signature(sequence, record)?;
+            let ticks = record.end()?.saturating_sub(record.start());
+            let took_us = u32::try_from(span.duration(ticks) / 1_000).unwrap_or(u32::MAX);
+            waits_for_all(signature.collective).then_some(took_us.saturating_add(1))
+        };
+        let mut took_us = vec![0; usize::try_from(last - first).unwrap_or(0) + 1];
+        for (sequence, record) in &records {
+            let at = usize::try_from(sequence - first).unwrap_or(usize::MAX);
+            if let Some(place) = took_us.get_mut(at) {
+                *place = took(*sequence, record).unwrap_or(0);
+            }
+        }
+        let end = latest.end().unwrap_or_else(|| latest.start());
+        let span_us = span.duration(end.saturating_sub(earliest.start())) / 1_000;
+        Some(Pace { first, took_us, span_us, links: self.links() })
+    }
+
+    /// How the slowest links between hosts fare.
+    fn links(&self) -> Vec<LinkPace> {
+        let of = |link: &Watched| {
+            let Flow { arrived, busy_us, retries } = link.traffic.flow();
+            LinkPace { peer: link.peer, bytes: arrived, busy_us, retries }
+        };
+        let all = self.recorder.links();
+        let mut links: Vec<LinkPace> = all.iter().map(of).filter(LinkPace::is_told_apart).collect();
+        links.sort_by_key(LinkPace::rate);
+        // The best too: what is slow, is so beside it.
+        if links.len() > pace::LINKS {
+            links.drain(pace::LINKS - 1..links.len() - 1);
+        }
+        links
     }
 
     /// Messages that are kept, the oldest first, and how many were begun.

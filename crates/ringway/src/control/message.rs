@@ -11,6 +11,7 @@ use thiserror::Error as ThisError;
 
 use super::inquiry::SilentLink;
 use super::journal::RankState;
+use super::pace::Pace;
 use super::signature::Signature;
 use crate::error::{Error, ErrorKind};
 use crate::plan::types::Rank;
@@ -244,6 +245,9 @@ pub enum Message {
         rank: Rank,
         /// Where it stands.
         state: RankState,
+        /// How its last calls went.
+        #[serde(default)]
+        pace: Option<Box<Pace>>,
     },
     /// A question was not even acknowledged.
     Silent {
@@ -304,6 +308,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::control::pace::LinkPace;
     use crate::control::signature::tests::all_reduce;
 
     fn samples() -> Vec<Message> {
@@ -315,6 +320,8 @@ mod tests {
             silent_to: Some(3),
             silent_ms: 400,
         };
+        let link = LinkPace { peer: 1, bytes: 1 << 40, busy_us: 77, retries: 3 };
+        let pace = Pace { first: 9, took_us: vec![0, 5], span_us: 12, links: vec![link] };
         let broken = Report::LinkBroken { peer: 1, cause: "reset \u{1f4a5} \"by\" peer".into() };
         let weight = Weight { priority: 1, sequence: u64::MAX, rank: 3, facts: Reverse(9) };
         let error = Error::new(ErrorKind::Remote, "rank 3 died");
@@ -331,7 +338,7 @@ mod tests {
             Message::Called { signature: all_reduce(4, 9) },
             Message::Goodbye { rank: 5 },
             Message::Asked { inquiry: u64::MAX },
-            Message::Stands { inquiry: 1, rank: 5, state },
+            Message::Stands { inquiry: 1, rank: 5, state, pace: Some(Box::new(pace)) },
             Message::Silent { inquiry: 1, link: SilentLink { from: 1, to: 2, silent_ms: 7 } },
         ]
     }

@@ -4,6 +4,8 @@
 //! an operation takes a microsecond. Ticks become nanoseconds when a trace is taken: both clocks are read when
 //! a communicator starts and again then, and everything in between lies on the line through the two.
 
+use std::time::Duration;
+
 use crate::os;
 
 /// How often two clocks are read to find how far they are apart.
@@ -127,6 +129,11 @@ impl Span {
     #[must_use]
     pub fn duration(&self, ticks: u64) -> u64 {
         u64::try_from(self.scale(i128::from(ticks))).unwrap_or(u64::MAX)
+    }
+
+    /// How long it is.
+    pub(crate) fn length(&self) -> Duration {
+        Duration::from_nanos(self.to.monotonic_ns.saturating_sub(self.from.monotonic_ns))
     }
 
     /// When the stretch ends.

@@ -11,6 +11,7 @@ pub(crate) mod stream;
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::event::PollFlags;
 
@@ -19,6 +20,7 @@ use super::{
 };
 use crate::plan::plan::{FLAGS_MAX, Flag, Region, Remote};
 use crate::plan::types::Rank;
+use crate::recorder::{Flow, Traffic};
 pub(crate) use connection::AHEAD;
 use connection::{Connection, Put};
 use frame::{Header, Kind};
@@ -27,6 +29,9 @@ use stream::{Exposure, Stream};
 /// Least bytes of memory that is exposed to the peer, and of a put that is written there.
 const EXPOSED_LEAST: usize = 256 << 10;
 const DIRECT_LEAST: usize = 32 << 10;
+
+/// How often streams are asked how what was sent has fared: a system call each.
+const FLOW_EVERY: Duration = Duration::from_millis(100);
 
 /// What a link knows of the operation it is in, per context.
 #[derive(Debug)]
@@ -76,6 +81,9 @@ pub(crate) struct FramedLink<S> {
     connections: Vec<Connection<S>>,
     contexts: [Current; 3],
     description: LinkDescription,
+    traffic: Arc<Traffic>,
+    /// When the streams were last asked how it fares.
+    asked: Instant,
 }
 
 impl<S: Stream> FramedLink<S> {
@@ -86,8 +94,13 @@ impl<S: Stream> FramedLink<S> {
         ahead: usize,
         description: LinkDescription,
     ) -> Self {
-        let connections =
-            streams.into_iter().map(|stream| Connection::new(peer, stream, ahead)).collect();
+        let traffic = Arc::<Traffic>::default();
+        let connection = |stream| {
+            let mut connection = Connection::new(peer, stream, ahead);
+            connection.count_in(&traffic);
+            connection
+        };
+        let connections = streams.into_iter().map(connection).collect();
         let blank = || Current {
             sequence: None,
             scratch: Area { address: std::ptr::null_mut(), bytes: 0 },
@@ -98,7 +111,14 @@ impl<S: Stream> FramedLink<S> {
             known: Vec::new(),
             exposed: (OperationTag { sequence: u64::MAX, tag: 0 }, Vec::new()),
         };
-        Self { peer, connections, contexts: [blank(), blank(), blank()], description }
+        let contexts = [blank(), blank(), blank()];
+        Self { peer, connections, contexts, description, traffic, asked: Instant::now() }
+    }
+
+    /// Asks the streams how what was sent has fared.
+    fn note_flow(&self) {
+        let flows = self.connections.iter().map(Connection::flow);
+        self.traffic.note(flows.fold(Flow::default(), Flow::and));
     }
 
     /// Sends a CRC32C with every payload if `checks`; what comes with one is always checked.
@@ -254,6 +274,11 @@ impl<S: Stream> Link for FramedLink<S> {
         if self.contexts.iter().all(|current| current.sequence.is_none()) {
             self.connections[0].forget();
         }
+        let now = Instant::now();
+        if now.saturating_duration_since(self.asked) > FLOW_EVERY {
+            self.asked = now;
+            self.note_flow();
+        }
     }
 
     fn disarm(&self) {
@@ -375,7 +400,12 @@ impl<S: Stream> Link for FramedLink<S> {
         }
     }
 
+    fn traffic(&self) -> Option<Arc<Traffic>> {
+        Some(Arc::clone(&self.traffic))
+    }
+
     fn silent_ms(&self) -> Option<u64> {
+        self.note_flow();
         self.connections.iter().filter_map(Connection::silent_ms).max()
     }
 

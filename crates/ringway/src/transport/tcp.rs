@@ -11,6 +11,7 @@ use super::LinkDescription;
 use super::framed::stream::{Arrival, Stream};
 use super::framed::{AHEAD, FramedLink};
 use crate::plan::types::Rank;
+use crate::recorder::Flow;
 
 /// A link over sockets.
 pub(crate) type TcpLink = FramedLink<TcpStream>;
@@ -58,5 +59,10 @@ impl Stream for TcpStream {
 
     fn silent_ms(&self) -> Option<u64> {
         crate::os::silent_ms(self.as_fd())
+    }
+
+    fn flow(&self) -> Flow {
+        let said = crate::os::tcp_flow(self.as_fd()).unwrap_or_default();
+        Flow { arrived: said.acknowledged, busy_us: said.busy_us, retries: said.sent_again }
     }
 }

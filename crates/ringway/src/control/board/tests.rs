@@ -1,10 +1,12 @@
 //! Boards in one thread, on a simulated network with seeded delays, kills, partitions, pauses, lost connections and
 //! clock offsets.
 //!
-//! `RINGWAY_SEED=n cargo test -p ringway --lib control::board` replays one seed, `RINGWAY_SEEDS=100000` runs so many.
+//! `RINGWAY_SEED=n cargo test -p ringway --lib control::board` replays one seed, `RINGWAY_SEEDS=100000` runs so many,
+//! `RINGWAY_SEEDS=2000..3000` those.
 
+use std::cmp::Reverse;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::*;
 use crate::control::decide::CULPRITS_MAX;
@@ -42,14 +44,13 @@ fn kill_some(
 }
 
 /// Most seeds have few ranks, some have a thousand: a verdict among them takes tens of millions of messages.
-fn draw_ranks(seed: u64, random: &mut Random) -> u32 {
-    let most = match seed {
+fn ranks_most(seed: u64) -> u32 {
+    match seed {
         _ if seed % 10_000 == 9_999 => 1_000,
         _ if seed % 1_000 == 999 => 300,
         _ if seed % 100 == 99 => 100,
         _ => 33,
-    };
-    1 + random.rank(most)
+    }
 }
 
 /// A failure that some rank notices: a death, or deadlines because of a rank that does not come.
@@ -67,7 +68,7 @@ fn fail_somehow(network: &mut Network, random: &mut Random) {
 
 fn one_seed(seed: u64) {
     let mut random = Random(seed ^ 0x5eed);
-    let n = draw_ranks(seed, &mut random);
+    let n = 1 + random.rank(ranks_most(seed));
     let mut network = Network::new(n, seed);
     network.all_begin(0);
     network.journals.iter().for_each(|j| j.end(0));
@@ -265,24 +266,37 @@ fn one_seed(seed: u64) {
     }
 }
 
+/// Seeds that once did not agree, each for a reason of its own.
+#[test]
+fn all_survivors_agree_on_seeds_that_once_failed() {
+    // Two ranks that live knew of each other only by ranks that stood still, for longer than these were waited for.
+    one_seed(85_751);
+    // Two ranks lost the connection between them while all agreed on a death, and each agreed with those who took the
+    // other for dead.
+    one_seed(96_257);
+}
+
 #[test]
 fn all_survivors_agree_on_every_seed() {
     if let Some(seed) = std::env::var("RINGWAY_SEED").ok().and_then(|s| s.parse().ok()) {
         return one_seed(seed);
     }
-    let seeds = std::env::var("RINGWAY_SEEDS").ok().and_then(|s| s.parse().ok());
-    let (seeds, next) = (seeds.unwrap_or(2_500), AtomicU64::new(0));
+    // How many, or from which on to below which.
+    let seeds = std::env::var("RINGWAY_SEEDS").unwrap_or_else(|_| "2500".to_owned());
+    let (from, to) = seeds.split_once("..").unwrap_or(("0", &seeds));
+    let number = |text: &str| text.parse().unwrap_or_else(|_| panic!("RINGWAY_SEEDS={seeds}"));
+    let mut seeds: Vec<u64> = (number(from)..number(to)).collect();
+    // Those that take longest first, so that none of them is left for the end.
+    seeds.sort_by_key(|seed| Reverse(ranks_most(*seed)));
+    let next = AtomicUsize::new(0);
     let failed = Mutex::new(BTreeSet::new());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..cores {
             scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds {
-                        return;
-                    }
+                while let Some(&seed) = seeds.get(next.fetch_add(1, Ordering::Relaxed)) {
                     if std::panic::catch_unwind(|| one_seed(seed)).is_err() {
+                        println!("RINGWAY_SEED={seed} failed");
                         failed.lock().unwrap().insert(seed);
                     }
                 }

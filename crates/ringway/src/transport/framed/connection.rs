@@ -12,6 +12,7 @@ use super::super::{Area, Context};
 use super::frame::{HEADER_BYTES, Header, Kind};
 use super::stream::{Arrival, EXPOSURE_BYTES_MOST, Exposure, Placing, Stream};
 use crate::plan::types::Rank;
+use crate::recorder::{Flow, Traffic};
 
 /// Bytes read ahead: several small frames in one system call.
 pub(crate) const AHEAD: usize = 64 << 10;
@@ -121,6 +122,7 @@ pub(super) struct Connection<S> {
     /// Why nothing more will arrive. No trouble in itself: a peer that has everything it needs
     /// may leave before this rank is done with the others.
     ended: Option<String>,
+    traffic: Arc<Traffic>,
 }
 
 // SAFETY: `arriving` holds an address inside the buffers of the operation that is being run; the
@@ -149,7 +151,18 @@ impl<S: Stream> Connection<S> {
             queue: Vec::with_capacity(1024),
             owed: 0,
             ended: None,
+            traffic: Arc::default(),
         }
+    }
+
+    /// Counts from now on with others in `traffic`.
+    pub(super) fn count_in(&mut self, traffic: &Arc<Traffic>) {
+        self.traffic = Arc::clone(traffic);
+    }
+
+    /// See [`Stream::flow`].
+    pub(super) fn flow(&self) -> Flow {
+        self.stream.flow()
     }
 
     /// Why nothing more will arrive, if so.
@@ -218,6 +231,7 @@ impl<S: Stream> Connection<S> {
                 match placing? {
                     Placing::Bytes(placed, ticket) => {
                         *cursor += placed;
+                        self.traffic.send(placed);
                         self.placed.retain(|(other, _)| *other != owner);
                         self.placed.push((owner, ticket));
                         continue;
@@ -244,6 +258,7 @@ impl<S: Stream> Connection<S> {
             match self.stream.send(&parts) {
                 Ok(0) => return Ok(false),
                 Ok(sent) => {
+                    self.traffic.send(sent);
                     let from_queue = sent.min(queued);
                     self.dequeue(from_queue);
                     *cursor += sent - from_queue;
@@ -328,6 +343,7 @@ impl<S: Stream> Connection<S> {
             return Ok(false);
         }
         let sent = self.stream.send(&[IoSlice::new(&self.queue)])?;
+        self.traffic.send(sent);
         self.dequeue(sent);
         Ok(sent > 0)
     }
@@ -392,6 +408,7 @@ impl<S: Stream> Connection<S> {
                             break;
                         }
                     };
+                    self.traffic.receive(got);
                     budget = budget.saturating_sub(got);
                     moved = true;
                     continue;
@@ -477,6 +494,7 @@ impl<S: Stream> Connection<S> {
 
     /// Bytes of a payload lie where they belong.
     fn take_placed(&mut self, bytes: usize) {
+        self.traffic.receive(bytes);
         let read_ahead = self.end - self.start;
         match &mut self.arriving {
             Some(arriving)
@@ -527,6 +545,7 @@ impl<S: Stream> Connection<S> {
         let wanted = room.len();
         match self.stream.receive(room) {
             Arrival::Bytes(got) => {
+                self.traffic.receive(got);
                 self.end += got;
                 Some((got, got == wanted))
             }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rustix::event::PollFlags;
 
 use super::super::Area;
+use crate::recorder::Flow;
 
 /// A stream of bytes that never blocks.
 pub(crate) trait Stream: Send + std::fmt::Debug {
@@ -66,6 +67,11 @@ pub(crate) trait Stream: Send + std::fmt::Debug {
     /// For how long nothing that was sent has been acknowledged, where it had to be sent again.
     fn silent_ms(&self) -> Option<u64> {
         None
+    }
+
+    /// How what was sent has fared, as far as that is known.
+    fn flow(&self) -> Flow {
+        Flow::default()
     }
 }
 

@@ -412,6 +412,7 @@ impl Inner {
             };
             tracing::warn!(target: crate::log::NET, rank = self.wish.rank, "NET/IB : {why}; {rest}");
         }
+        self.left += u64::from(!tried);
         // How much was consumed may have gone by it, and must be told again.
         self.inbox.forget();
         let end = &mut self.paths[path];

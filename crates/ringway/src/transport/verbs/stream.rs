@@ -29,6 +29,7 @@ use super::side::Side;
 use super::wire::{Offer, Outcome, Word, short};
 use crate::config::RdmaSettings;
 use crate::ffi::verbs::{Flags, Operation, Part, Remote, Request, VerbsError};
+use crate::recorder::Flow;
 use crate::transport::Area;
 use crate::transport::framed::stream::{Arrival, Exposure, Placing, Stream};
 
@@ -116,6 +117,8 @@ pub(super) struct Inner {
     pub(super) looked: Instant,
     /// Whether it was said that the socket carries the messages.
     pub(super) said_socket: bool,
+    /// How often a path that was in use had to be left.
+    pub(super) left: u64,
     /// Whether it ever has.
     spoke: bool,
     pub(super) ended: Option<String>,
@@ -186,6 +189,7 @@ impl VerbsStream {
             turns: 0,
             looked: Instant::now(),
             said_socket: false,
+            left: 0,
             spoke: false,
             ended: None,
             wish,
@@ -344,6 +348,10 @@ impl Stream for VerbsStream {
             }
             None => Ok(!is_held),
         }
+    }
+
+    fn flow(&self) -> Flow {
+        Flow { retries: self.inner.borrow().left, ..Flow::default() }
     }
 
     fn disarm(&self) {
