@@ -188,7 +188,7 @@ impl Communicator {
         &self.inner.hosts
     }
 
-    /// What carries bytes to a rank, as the log names it: `SHM`, `NET/IB` or `NET/Socket`.
+    /// What carries bytes to a rank, as the log names it: `SHM`, `NET/IB`, `NET/Socket` or `NET/Socket/TLS`.
     #[must_use]
     pub fn carrier(&self, peer: u32) -> &'static str {
         let host = |rank: u32| self.inner.hosts.get(rank as usize);
@@ -196,6 +196,8 @@ impl Communicator {
             "SHM"
         } else if self.desk().engine.rdma.reaches(peer).is_ok() {
             "NET/IB"
+        } else if self.inner.config.tls {
+            "NET/Socket/TLS"
         } else {
             "NET/Socket"
         }

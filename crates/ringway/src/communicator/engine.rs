@@ -17,7 +17,6 @@ use crate::plan::types::Rank;
 use crate::recorder::Entry;
 use crate::transport::framed::{AHEAD, FramedLink};
 use crate::transport::shm::{self, GENERATIONS, LARGES, Segment};
-use crate::transport::tcp;
 use crate::transport::{Area, Context, Link, LinkDescription, OperationTag, Pair, Trouble};
 
 /// How long a wait stands before the peers compare what they are doing.
@@ -372,8 +371,8 @@ impl Engine {
             let wanted = (*peer, connections);
             let found =
                 connect::connect(&self.session, &self.arrivals, wanted, &self.health, clock);
-            let mut streams = match found {
-                Ok(Some(streams)) => streams,
+            let mut lanes = match found {
+                Ok(Some(lanes)) => lanes,
                 Ok(None) => return Err(self.verdict()),
                 Err(error) => {
                     self.health.report(match error.kind() {
@@ -390,14 +389,15 @@ impl Engine {
             };
             let unmade =
                 |e| Error::system(format_args!("cannot set up the link to rank {peer}"), e);
-            if let Some(socket) = by_rdma.then(|| streams.pop()).flatten() {
-                let link = self.rdma_link(*peer, socket).map_err(unmade)?;
-                self.links.insert(*peer, link);
-            } else {
-                let description = self.describe(*peer, &streams);
-                let link = tcp::link(*peer, streams, description).map_err(unmade)?;
-                self.links.insert(*peer, Box::new(link.checking(self.checks)));
-            }
+            let link = match by_rdma.then(|| lanes.pop()).flatten() {
+                Some(lane) => self.rdma_link(*peer, lane.socket),
+                None => {
+                    let reason = self.refusals[*peer as usize].clone();
+                    let encrypts = self.connections.tls;
+                    connect::link(&self.session, (*peer, reason), lanes, (encrypts, self.checks))
+                }
+            };
+            self.links.insert(*peer, link.map_err(unmade)?);
             self.journal.wait_end();
         }
         Ok(())
@@ -416,18 +416,6 @@ impl Engine {
         let description = LinkDescription { peer, transport: "NET/IB", detail, reason };
         let link = FramedLink::over(peer, vec![stream], AHEAD, description);
         Ok(Box::new(link.checking(self.checks)))
-    }
-
-    fn describe(&self, peer: Rank, streams: &[TcpStream]) -> LinkDescription {
-        let detail = connect::describe(&self.session, streams);
-        let reason = self.refusals[peer as usize].clone();
-        let rank = self.session.rank;
-        tracing::info!(
-            target: crate::log::INIT_NET,
-            rank = u64::from(rank),
-            "Channel 00/0 : {rank}[{rank}] -> {peer}[{peer}] [send] via NET/Socket/0 ({detail}; {reason})"
-        );
-        LinkDescription { peer, transport: "NET/Socket", detail, reason }
     }
 
     /// Polls operations to their end, or until one fails.

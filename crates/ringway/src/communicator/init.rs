@@ -77,7 +77,7 @@ impl Communicator {
             super::rdma::agree(&mut session, &config, (&far, &colocation.hosts), layout.bytes())?;
         let regions = Arc::clone(rdma.regions());
         regions.own(own.area());
-        choice::announce(&session, &colocation, (&rdma, &far));
+        choice::announce(&session, &colocation, (&rdma, &far), config.tls);
         let Colocation { hosts, attached, refusals, unreadable } = colocation;
         let measured = tuned::agree(&mut session, &config, &hosts)?;
         let mut links = Links::new(rank, size, Arc::clone(&own), bell.clone());
@@ -93,7 +93,7 @@ impl Communicator {
         }
         let journal = Arc::new(Journal::with(Recorder::new(config.recorder as usize)));
         let arrivals = Arc::new(Arrivals::default());
-        let control = start_control(&mut session, &journal, &arrivals, bell)?;
+        let control = start_control(&mut session, &journal, (&arrivals, config.tls), bell)?;
         let local = hosts.iter().filter(|host| **host == hosts[rank as usize]).count();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let company = session.peers[rank as usize].company(&session.peers, cores);
@@ -102,6 +102,7 @@ impl Communicator {
             least: number(config.sockets_per_peer()),
             most: number(config.sockets_per_peer_most()),
             rails: choice::rails_required(&config),
+            tls: config.tls,
         };
         let rails = rails::count(&session.peers);
         tracing::info!(
@@ -181,7 +182,7 @@ fn askers(session: &Session) -> Option<Askers> {
 fn start_control(
     session: &mut Session,
     journal: &Arc<Journal>,
-    arrivals: &Arc<Arrivals>,
+    (arrivals, tls): (&Arc<Arrivals>, bool),
     bell: Bell,
 ) -> Result<Control> {
     let streams = std::mem::take(&mut session.control)
@@ -192,7 +193,7 @@ fn start_control(
         .listener
         .take()
         .map(|listener| {
-            let door = Door::new(listener, session, Arc::clone(arrivals));
+            let door = Door::new(listener, session, (Arc::clone(arrivals), tls));
             Box::new(door) as Box<dyn Acceptor>
         })
         .into_iter()
