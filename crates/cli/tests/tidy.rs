@@ -88,6 +88,7 @@ const TEST_ONLY: &[&str] = &["crates/ringway/src/executor/simulator"];
 /// Everything else sees `dyn Link`.
 const NAME_A_TRANSPORT: &[&str] = &[
     "communicator/colocation.rs",
+    "communicator/connect.rs",
     "communicator/engine.rs",
     "communicator/init.rs",
     "communicator/planning.rs",
@@ -276,7 +277,7 @@ fn nothing_above_knows_which_transport_is_in_use() {
     for file in sources("crates/ringway/src") {
         let inside = file.name.strip_prefix("crates/ringway/src/").unwrap();
         let code = product_code(&file);
-        let transports = ["shm", "tcp", "verbs", "sim"];
+        let transports = ["shm", "tcp", "tls", "verbs", "sim"];
         if let Some(below) = inside.strip_prefix("transport/") {
             let own = below.split('/').next().unwrap().trim_end_matches(".rs");
             for other in transports.iter().filter(|other| **other != own) {

@@ -22,6 +22,7 @@ mod planning;
 mod queue;
 mod raw;
 mod rdma;
+mod scratch;
 mod settings;
 mod shrink;
 mod split;
@@ -35,11 +36,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-#[cfg(all(test, not(loom)))]
-pub(crate) use engine::ScratchUse;
 pub use gpu::DeviceWork;
 pub use group::Group;
 pub use queue::{DeviceQueue, Place};
+#[cfg(all(test, not(loom)))]
+pub(crate) use scratch::ScratchUse;
 pub use shrink::Progress;
 pub use work::Work;
 
@@ -197,7 +198,7 @@ impl Communicator {
         &self.inner.hosts
     }
 
-    /// What carries bytes to a rank, as the log names it: `SHM`, `NET/IB` or `NET/Socket`.
+    /// What carries bytes to a rank, as the log names it: `SHM`, `NET/IB`, `NET/Socket` or `NET/Socket/TLS`.
     #[must_use]
     pub fn carrier(&self, peer: u32) -> &'static str {
         let host = |rank: u32| self.inner.hosts.get(rank as usize);
@@ -205,6 +206,8 @@ impl Communicator {
             "SHM"
         } else if self.desk().engine.rdma.reaches(peer).is_ok() {
             "NET/IB"
+        } else if self.inner.config.tls {
+            "NET/Socket/TLS"
         } else {
             "NET/Socket"
         }

@@ -158,6 +158,8 @@ pub struct Config {
     pub single_copy: bool,
     /// `RINGWAY_CHECKSUM`: what is sent to other hosts carries checksums.
     pub checksum: bool,
+    /// `RINGWAY_TLS`: what leaves this process for another host is encrypted.
+    pub tls: bool,
     /// `RINGWAY_GPU`: whether communicators use a GPU where there is one.
     pub gpu: bool,
     /// `RINGWAY_GPU_CHANNELS`: communicators that move GPU memory by the host side by side.
@@ -266,6 +268,7 @@ impl Default for Config {
             shm_disable: false,
             single_copy: true,
             checksum: false,
+            tls: false,
             gpu: true,
             gpu_channels: 4,
             cuda_library: None,
@@ -391,7 +394,8 @@ impl Config {
             TransportChoice::Tcp => Some("RINGWAY_TRANSPORT=tcp"),
             TransportChoice::Shm => Some("RINGWAY_TRANSPORT=shm"),
             _ if self.network == NetworkChoice::Socket => Some("NCCL_NET=Socket"),
-            _ => self.rdma.disable.then_some("NCCL_IB_DISABLE=1"),
+            _ if self.rdma.disable => Some("NCCL_IB_DISABLE=1"),
+            _ => self.tls.then_some("RINGWAY_TLS=1 (RDMA does not encrypt)"),
         }
     }
 

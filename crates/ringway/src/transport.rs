@@ -20,6 +20,7 @@
 pub(crate) mod framed;
 pub(crate) mod shm;
 pub(crate) mod tcp;
+pub(crate) mod tls;
 pub(crate) mod verbs;
 
 use std::os::fd::BorrowedFd;

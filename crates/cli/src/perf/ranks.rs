@@ -82,6 +82,7 @@ impl Collectives for Communicator {
         let network = match (reaches("NET/IB"), reaches("NET/Socket")) {
             (true, true) => "RDMA and tcp",
             (true, false) => "RDMA",
+            _ if reaches("NET/Socket/TLS") => "tcp with TLS",
             (false, _) => "tcp",
         };
         let transport = match (domains, self.size()) {

@@ -59,7 +59,7 @@ impl Network {
         network
     }
 
-    fn switch(&self) -> String {
+    pub(crate) fn switch(&self) -> String {
         format!("{}s", self.prefix)
     }
 
@@ -138,7 +138,7 @@ impl Network {
     }
 
     /// Runs a job to its end; all ranks must succeed.
-    fn run(&self, args: &[&str], variables: &[(&str, &str)]) -> Vec<Finished> {
+    pub(crate) fn run(&self, args: &[&str], variables: &[(&str, &str)]) -> Vec<Finished> {
         let ends: Vec<Finished> =
             self.start(args, variables).into_iter().map(Running::finish).collect();
         for end in &ends {
@@ -161,7 +161,7 @@ impl Drop for Network {
 const SHORT: [&str; 8] = ["all_reduce", "-b", "8", "-e", "256K", "-f", "16", "-n2"];
 
 /// Lines of a rank's log that have all these words.
-fn lines<'a>(end: &'a Finished, words: &[&str]) -> Vec<&'a str> {
+pub(crate) fn lines<'a>(end: &'a Finished, words: &[&str]) -> Vec<&'a str> {
     end.stderr.lines().filter(|line| words.iter().all(|word| line.contains(word))).collect()
 }
 

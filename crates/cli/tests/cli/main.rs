@@ -23,3 +23,4 @@ mod topo;
 mod trace;
 mod tune;
 mod why;
+mod wire;

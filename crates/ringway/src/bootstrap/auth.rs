@@ -90,6 +90,13 @@ impl fmt::Debug for Key {
 #[derive(Clone)]
 pub struct SessionKey(pub(crate) [u8; 32]);
 
+impl SessionKey {
+    /// A secret of the connection's for another use, which `label` names.
+    pub(crate) fn derive(&self, label: &[u8]) -> [u8; 32] {
+        mac_of(&self.0, &[b"ringway session v1 ", label]).finalize().into_bytes().into()
+    }
+}
+
 impl fmt::Debug for SessionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("SessionKey(…)")

@@ -13,7 +13,12 @@ use crate::plan::types::Rank;
 
 /// Says how this rank reaches the others: one line for each way, with the reason for each peer that
 /// is not reached by memory, and one line for all.
-pub(super) fn announce(session: &Session, found: &Colocation, (rdma, far): (&Rdma, &[Rank])) {
+pub(super) fn announce(
+    session: &Session,
+    found: &Colocation,
+    (rdma, far): (&Rdma, &[Rank]),
+    tls: bool,
+) {
     let rank = session.rank;
     let of_rank = u64::from(rank);
     let me = &session.peers[rank as usize];
@@ -48,6 +53,13 @@ pub(super) fn announce(session: &Session, found: &Colocation, (rdma, far): (&Rdm
             .collect();
         tracing::info!(target: log::INIT_NET, rank = of_rank, "NET/Socket : Using {}", offered.join(" "));
         tracing::info!(target: log::INIT_NET, rank = of_rank, "Using network Socket");
+        if tls {
+            tracing::info!(
+                target: log::INIT_NET,
+                rank = of_rank,
+                "NET/Socket/TLS : RINGWAY_TLS=1: data over sockets is encrypted by TLS 1.3, RDMA is not used"
+            );
+        }
         let mut reasons: Vec<&str> = by_socket
             .iter()
             .flat_map(|peer| {
@@ -61,8 +73,8 @@ pub(super) fn announce(session: &Session, found: &Colocation, (rdma, far): (&Rdm
         reasons.truncate(REASONS_MOST);
         let more = if more > 0 { format!("; and {more} more") } else { String::new() };
         let sockets = by_socket.len();
-        let _infallible =
-            write!(network, ", {sockets} over sockets ({}{more})", reasons.join("; "));
+        let sort = if tls { "sockets with TLS" } else { "sockets" };
+        let _infallible = write!(network, ", {sockets} over {sort} ({}{more})", reasons.join("; "));
     }
     let copies = match (near, &found.unreadable) {
         (0, _) => "",

@@ -1,7 +1,9 @@
 //! TCP links, made when two ranks first need one: the lower rank dials, the other's control
-//! thread accepts, so that a rank that computes is reached all the same.
+//! thread accepts, so that a rank that computes is reached all the same. With `RINGWAY_TLS=1` the handshake of TLS
+//! follows at once, at the acceptor in the thread that lets the connection in: nobody waits for a rank that computes.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,12 +13,16 @@ use std::time::{Duration, Instant};
 use super::clock::Clock;
 use super::engine::{ASK_AFTER, LEFT_AFTER};
 use crate::bootstrap::Session;
-use crate::bootstrap::auth::{self, Key, Purpose, SessionKey};
+use crate::bootstrap::auth::{self, Key, Purpose, Rejected, SessionKey};
 use crate::bootstrap::gate::Rejections;
 use crate::bootstrap::rails;
 use crate::control::{Acceptor, Health, Report};
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::types::Rank;
+use crate::transport::tcp;
+use crate::transport::tls;
+use crate::transport::tls::handshake::{self, LaneSecrets, Refusal, Role, Secured};
+use crate::transport::{Link, LinkDescription};
 
 /// Handshakes under way at once; further connections wait in the listener's queue.
 const HANDSHAKES_MOST: usize = 64;
@@ -34,6 +40,35 @@ pub(crate) struct Connections {
     pub(crate) most: u16,
     /// Rails that `RINGWAY_REQUIRE` asks for; 0 where it does not.
     pub(crate) rails: usize,
+    /// Whether they are encrypted.
+    pub(crate) tls: bool,
+}
+
+/// A data connection that was let in.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) socket: TcpStream,
+    /// Where it is encrypted.
+    pub(crate) secured: Option<Secured>,
+}
+
+impl Lane {
+    /// A connection on which the job's secret was proved; with TLS on it if `tls`.
+    fn new(
+        socket: TcpStream,
+        key: &SessionKey,
+        (role, tls): (Role, bool),
+        deadline: Instant,
+    ) -> std::result::Result<Self, Refusal> {
+        let secured = tls.then(|| {
+            let secrets = LaneSecrets {
+                dialer: key.derive(b"tls dialer"),
+                acceptor: key.derive(b"tls acceptor"),
+            };
+            handshake::secure(&socket, role, &secrets, deadline)
+        });
+        Ok(Self { secured: secured.transpose()?, socket })
+    }
 }
 
 /// Connections that peers have opened to this rank, by peer and number.
@@ -51,15 +86,15 @@ pub(crate) struct Arrivals {
 struct Arrived {
     /// How many there will be, as the dialer says.
     count: usize,
-    streams: BTreeMap<u16, TcpStream>,
+    lanes: BTreeMap<u16, Lane>,
 }
 
 impl Arrivals {
-    fn insert(&self, peer: Rank, (number, count): (u16, u64), stream: TcpStream) {
+    fn insert(&self, peer: Rank, (number, count): (u16, u64), lane: Lane) {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         let arrived = streams.entry(peer).or_default();
         arrived.count = usize::try_from(count).unwrap_or(usize::MAX).max(1);
-        arrived.streams.insert(number, stream);
+        arrived.lanes.insert(number, lane);
         self.changed.notify_all();
     }
 
@@ -92,21 +127,16 @@ impl Arrivals {
     }
 
     /// Waits until `peer` has opened all its connections.
-    fn take(
-        &self,
-        peer: Rank,
-        health: &Health,
-        clock: &mut Clock,
-    ) -> Result<Option<Vec<TcpStream>>> {
+    fn take(&self, peer: Rank, health: &Health, clock: &mut Clock) -> Result<Option<Vec<Lane>>> {
         let mut wait = Wait::begin();
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        while streams.get(&peer).is_none_or(|arrived| arrived.streams.len() < arrived.count) {
+        while streams.get(&peer).is_none_or(|arrived| arrived.lanes.len() < arrived.count) {
             if health.is_raised() || wait.has_left(peer, health, clock.waited(Duration::ZERO)) {
                 return Ok(None);
             }
             if clock.left(Duration::ZERO).is_none() {
                 let (open, all) = streams.get(&peer).map_or((0, String::new()), |arrived| {
-                    (arrived.streams.len(), format!(" of {}", arrived.count))
+                    (arrived.lanes.len(), format!(" of {}", arrived.count))
                 });
                 return Err(Error::new(
                     ErrorKind::Timeout,
@@ -120,7 +150,7 @@ impl Arrivals {
             let changed = clock.asleep(pause, || self.changed.wait_timeout(streams, pause));
             streams = changed.unwrap_or_else(PoisonError::into_inner).0;
         }
-        Ok(streams.remove(&peer).map(|arrived| arrived.streams.into_values().collect()))
+        Ok(streams.remove(&peer).map(|arrived| arrived.lanes.into_values().collect()))
     }
 }
 
@@ -130,17 +160,24 @@ pub(crate) struct Door {
     listener: TcpListener,
     key: Key,
     communicator: u64,
+    /// Whether data connections are encrypted.
+    tls: bool,
     arrivals: Arc<Arrivals>,
     rejections: Arc<Rejections>,
     handshakes: Arc<AtomicUsize>,
 }
 
 impl Door {
-    pub(crate) fn new(listener: TcpListener, session: &Session, arrivals: Arc<Arrivals>) -> Self {
+    pub(crate) fn new(
+        listener: TcpListener,
+        session: &Session,
+        (arrivals, tls): (Arc<Arrivals>, bool),
+    ) -> Self {
         Self {
             listener,
             key: session.key.clone(),
             communicator: session.comm_id,
+            tls,
             arrivals,
             rejections: Arc::clone(&session.rejections),
             handshakes: Arc::default(),
@@ -155,7 +192,7 @@ impl Door {
             self.rejections.count_crowded();
             return; // the dialer tries again
         }
-        let (key, communicator) = (self.key.clone(), self.communicator);
+        let (key, communicator, tls) = (self.key.clone(), self.communicator, self.tls);
         let (arrivals, rejections) = (Arc::clone(&self.arrivals), Arc::clone(&self.rejections));
         let handshakes = Arc::clone(&self.handshakes);
         let greet = move || {
@@ -163,7 +200,14 @@ impl Door {
             match auth::accept(&mut stream, &key, deadline) {
                 Ok((hello, key)) if hello.communicator == communicator => match hello.purpose {
                     Purpose::Data { connection } => {
-                        arrivals.insert(hello.from, (connection, hello.tag), stream);
+                        let deadline = Instant::now() + handshake::TIMEOUT;
+                        match Lane::new(stream, &key, (Role::Acceptor, tls), deadline) {
+                            Ok(lane) => arrivals.insert(hello.from, (connection, hello.tag), lane),
+                            Err(why) => {
+                                log_refused((hello.to, hello.from), &why);
+                                rejections.count(&rejected(why));
+                            }
+                        }
                     }
                     Purpose::Meet => {
                         arrivals.insert_meeting((hello.from, hello.tag), (stream, key));
@@ -195,6 +239,24 @@ impl Acceptor for Door {
             self.admit(stream);
         }
     }
+}
+
+/// A refusal among those that are counted.
+fn rejected(why: Refusal) -> Rejected {
+    match why {
+        Refusal::Timeout => Rejected::Timeout,
+        Refusal::Closed => Rejected::Closed,
+        Refusal::OtherKey => Rejected::BadMac,
+        Refusal::Failed(why) => Rejected::Io(why),
+    }
+}
+
+fn log_refused((rank, peer): (Rank, Rank), why: &Refusal) {
+    tracing::warn!(
+        target: crate::log::INIT_NET,
+        rank = u64::from(rank),
+        "NET/Socket/TLS : a data connection of rank {peer} was refused: {why}"
+    );
 }
 
 /// A wait for a peer's connections.
@@ -243,7 +305,7 @@ pub(crate) fn connect(
     (peer, wanted): (Rank, Connections),
     health: &Health,
     clock: &mut Clock,
-) -> Result<Option<Vec<TcpStream>>> {
+) -> Result<Option<Vec<Lane>>> {
     if session.rank > peer {
         return arrivals.take(peer, health, clock);
     }
@@ -258,20 +320,27 @@ pub(crate) fn connect(
         rails.clear();
     }
     let mut wait = Wait::begin();
-    let mut streams = Vec::with_capacity(usize::from(count));
+    let mut lanes = Vec::with_capacity(usize::from(count));
     // How long had been waited when the rail was first tried.
     let mut tried = clock.waited(Duration::ZERO);
-    while streams.len() < usize::from(count) {
-        let number = streams.len();
+    while lanes.len() < usize::from(count) {
+        let number = lanes.len();
         let connection = u16::try_from(number).unwrap_or(u16::MAX);
         let rail = (!rails.is_empty()).then(|| number % rails.len());
         let step = clock.left(Duration::ZERO).unwrap_or_default().min(DIAL_STEP);
         let until = Instant::now() + step;
         let hello = (Purpose::Data { connection }, u64::from(count));
         let by = rail.map(|at| rails[at]);
-        match clock.asleep(step, || session.dial_by(by, peer, hello, until)) {
-            Ok((stream, _)) => {
-                streams.push(stream);
+        let dialled = clock.asleep(step, || session.dial_by(by, peer, hello, until));
+        let limit = clock.left(Duration::ZERO).unwrap_or_default().min(handshake::TIMEOUT);
+        let secured = dialled.and_then(|(socket, key)| {
+            let deadline = Instant::now() + limit;
+            let lane = || Lane::new(socket, &key, (Role::Dialer, wanted.tls), deadline);
+            clock.asleep(limit, lane).map_err(|why| unsecured(session, peer, connection, &why))
+        });
+        match secured {
+            Ok(lane) => {
+                lanes.push(lane);
                 tried = clock.waited(Duration::ZERO);
             }
             Err(error) => {
@@ -279,7 +348,9 @@ pub(crate) fn connect(
                 if health.is_raised() || wait.has_left(peer, health, waited) {
                     return Ok(None);
                 }
-                if clock.left(Duration::ZERO).is_none() {
+                // Nobody who stands in the peer's place goes away by being asked again.
+                let is_other = error.kind() == ErrorKind::Remote;
+                if is_other || clock.left(Duration::ZERO).is_none() {
                     return Err(error);
                 }
                 wait.look(health);
@@ -298,7 +369,18 @@ pub(crate) fn connect(
             }
         }
     }
-    Ok(Some(streams))
+    Ok(Some(lanes))
+}
+
+/// Why a connection that was let in is not used.
+fn unsecured(session: &Session, peer: Rank, connection: u16, why: &Refusal) -> Error {
+    let [me, other] = [session.rank, peer].map(|rank| session.peers[rank as usize].identity());
+    let kind = match why {
+        Refusal::Timeout | Refusal::Closed => ErrorKind::Timeout,
+        Refusal::OtherKey | Refusal::Failed(_) => ErrorKind::Remote,
+    };
+    Error::new(kind, format!("{me} cannot secure data connection {connection} to {other}: {why}"))
+        .with_culprits(vec![other])
 }
 
 fn log_unused(rank: Rank, peer: Rank, rail: &rails::Rail, why: &str) {
@@ -309,11 +391,38 @@ fn log_unused(rank: Rank, peer: Rank, rail: &rails::Rail, why: &str) {
     );
 }
 
+/// The link over connections to a peer, which is not reached by shared memory for a reason.
+pub(crate) fn link(
+    session: &Session,
+    (peer, reason): (Rank, String),
+    lanes: Vec<Lane>,
+    (encrypts, checks): (bool, bool),
+) -> io::Result<Box<dyn Link>> {
+    let (rank, detail) = (session.rank, describe(session, &lanes));
+    let (transport, with) = if encrypts { ("NET/Socket/TLS", "/TLS") } else { ("NET/Socket", "") };
+    tracing::info!(
+        target: crate::log::INIT_NET,
+        rank = u64::from(rank),
+        "Channel 00/0 : {rank}[{rank}] -> {peer}[{peer}] [send] via NET/Socket/0{with} ({detail}; {reason})"
+    );
+    let description = LinkDescription { peer, transport, detail, reason };
+    if !encrypts {
+        let sockets = lanes.into_iter().map(|lane| lane.socket).collect();
+        return Ok(Box::new(tcp::link(peer, sockets, description)?.checking(checks)));
+    }
+    let secured = lanes.into_iter().map(|Lane { socket, secured }| {
+        let plain = || io::Error::other("RINGWAY_TLS=1, and a connection is not encrypted");
+        Ok((socket, secured.ok_or_else(plain)?))
+    });
+    let secured: io::Result<Vec<_>> = secured.collect();
+    Ok(Box::new(tls::link(peer, secured?, description)?.checking(checks)))
+}
+
 /// The connections of a link, for people: how many, and by which rails.
-pub(crate) fn describe(session: &Session, streams: &[TcpStream]) -> String {
+fn describe(session: &Session, lanes: &[Lane]) -> String {
     let own = &session.peers[session.rank as usize].rails;
     let mut ways: Vec<String> = Vec::new();
-    for stream in streams {
+    for stream in lanes.iter().map(|lane| &lane.socket) {
         let ends = stream.local_addr().and_then(|from| Ok((from, stream.peer_addr()?)));
         let way = match ends {
             Err(error) => error.to_string(),
@@ -329,5 +438,69 @@ pub(crate) fn describe(session: &Session, streams: &[TcpStream]) -> String {
         }
     }
     let rails = if ways.len() > 1 { format!(" over {} rails", ways.len()) } else { String::new() };
-    format!("{} connections{rails}, {}", streams.len(), ways.join(", "))
+    format!("{} connections{rails}, {}", lanes.len(), ways.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::bootstrap::auth::Hello;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(30)
+    }
+
+    /// Both ends of a connection on which a job's secret was proved.
+    fn proved(job: &Key, from: Rank) -> [(TcpStream, SessionKey); 2] {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let mut dialer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut acceptor, _) = listener.accept().unwrap();
+        let purpose = Purpose::Data { connection: 0 };
+        let hello = Hello { purpose, from, to: 9, communicator: 1, tag: 1 };
+        let (own, other) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| auth::accept(&mut acceptor, job, soon()).unwrap().1);
+            (auth::dial(&mut dialer, job, &hello, soon()).unwrap(), other.join().unwrap())
+        });
+        [(dialer, own), (acceptor, other)]
+    }
+
+    /// TLS on two sockets, each with a key.
+    fn secure(
+        dialer: (TcpStream, SessionKey),
+        acceptor: (TcpStream, SessionKey),
+    ) -> [std::result::Result<Lane, Refusal>; 2] {
+        let lane = |(socket, key): (TcpStream, SessionKey), role| {
+            Lane::new(socket, &key, (role, true), soon())
+        };
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| lane(acceptor, Role::Acceptor));
+            [lane(dialer, Role::Dialer), other.join().unwrap()]
+        })
+    }
+
+    #[test]
+    fn tls_is_bound_to_the_connection_on_which_the_secret_was_proved() {
+        let job = Key::random().unwrap();
+        let [dialer, acceptor] = proved(&job, 0);
+        for lane in secure(dialer, acceptor) {
+            assert!(lane.unwrap().secured.is_some());
+        }
+        // Somebody joins the ends of two connections of one job, of the same ranks or of others.
+        for other in [0, 1] {
+            let [dialer, acceptor] = proved(&job, 0);
+            let [_, (_, key_of_other)] = proved(&job, other);
+            for lane in secure(dialer, (acceptor.0, key_of_other)) {
+                assert_eq!(lane.map(|_| ()).unwrap_err(), Refusal::OtherKey);
+            }
+        }
+    }
+
+    #[test]
+    fn a_lane_without_tls_is_left_as_it_is() {
+        let [(socket, key), _peer] = proved(&Key::random().unwrap(), 0);
+        let lane = Lane::new(socket, &key, (Role::Dialer, false), soon()).unwrap();
+        assert!(lane.secured.is_none());
+    }
 }

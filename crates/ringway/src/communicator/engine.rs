@@ -9,6 +9,7 @@ use super::clock::Clock;
 use super::connect::{self, Arrivals, Connections};
 use super::idle::{Idle, Next, Patience};
 use super::metrics::Metered;
+use super::scratch::ScratchUse;
 use crate::bootstrap::Session;
 use crate::control::{Health, Journal, Report, Signature, VERDICT_WAIT};
 use crate::error::{Error, ErrorKind, Result};
@@ -17,8 +18,7 @@ use crate::plan::algorithm::Algorithm;
 use crate::plan::types::Rank;
 use crate::recorder::{Entry, Watched};
 use crate::transport::framed::{AHEAD, FramedLink};
-use crate::transport::shm::{self, GENERATIONS, LARGES, Segment};
-use crate::transport::tcp;
+use crate::transport::shm::{self, GENERATIONS, Segment};
 use crate::transport::{Area, Context, Link, LinkDescription, OperationTag, Pair, Trouble};
 
 /// How long a wait stands before the peers compare what they are doing.
@@ -81,35 +81,6 @@ pub(crate) struct Engine {
     pub(crate) cleared: u64,
     /// Messages sent to and received from each rank.
     pub(crate) messages: Vec<(u64, u64)>,
-}
-
-/// Which operation used which scratch last: the same on all ranks.
-#[derive(Debug, Default)]
-pub(crate) struct ScratchUse {
-    small: u64,
-    large: u64,
-    /// For each generation, one more than the sequence of its last user.
-    generations: [u64; GENERATIONS],
-    /// For each large area likewise.
-    larges: [u64; LARGES],
-}
-
-impl ScratchUse {
-    /// Where the scratch of operation `sequence` begins, and how many collectives must be over
-    /// before it may be written.
-    pub(crate) fn assign(&mut self, own: &Segment, bytes: u64, sequence: u64) -> (u64, u64) {
-        let layout = own.layout();
-        let (place, last) = if bytes > layout.small_bytes {
-            self.large += 1;
-            let index = self.large % LARGES as u64;
-            (layout.large(index), &mut self.larges[usize::try_from(index).expect("few")])
-        } else {
-            self.small += 1;
-            let index = self.small % GENERATIONS as u64;
-            (layout.small(index), &mut self.generations[usize::try_from(index).expect("few")])
-        };
-        (place, std::mem::replace(last, sequence + 1))
-    }
 }
 
 /// A call that has been entered.
@@ -395,8 +366,8 @@ impl Engine {
             let wanted = (*peer, connections);
             let found =
                 connect::connect(&self.session, &self.arrivals, wanted, &self.health, clock);
-            let mut streams = match found {
-                Ok(Some(streams)) => streams,
+            let mut lanes = match found {
+                Ok(Some(lanes)) => lanes,
                 Ok(None) => return Err(self.verdict()),
                 Err(error) => {
                     self.health.report(match error.kind() {
@@ -413,14 +384,15 @@ impl Engine {
             };
             let unmade =
                 |e| Error::system(format_args!("cannot set up the link to rank {peer}"), e);
-            if let Some(socket) = by_rdma.then(|| streams.pop()).flatten() {
-                let link = self.rdma_link(*peer, socket).map_err(unmade)?;
-                self.add(*peer, link);
-            } else {
-                let description = self.describe(*peer, &streams);
-                let link = tcp::link(*peer, streams, description).map_err(unmade)?;
-                self.add(*peer, Box::new(link.checking(self.checks)));
-            }
+            let link = match by_rdma.then(|| lanes.pop()).flatten() {
+                Some(lane) => self.rdma_link(*peer, lane.socket),
+                None => {
+                    let reason = self.refusals[*peer as usize].clone();
+                    let encrypts = self.connections.tls;
+                    connect::link(&self.session, (*peer, reason), lanes, (encrypts, self.checks))
+                }
+            };
+            self.add(*peer, link.map_err(unmade)?);
             self.journal.wait_end();
         }
         Ok(())
@@ -448,18 +420,6 @@ impl Engine {
         let description = LinkDescription { peer, transport: "NET/IB", detail, reason };
         let link = FramedLink::over(peer, vec![stream], AHEAD, description);
         Ok(Box::new(link.checking(self.checks)))
-    }
-
-    fn describe(&self, peer: Rank, streams: &[TcpStream]) -> LinkDescription {
-        let detail = connect::describe(&self.session, streams);
-        let reason = self.refusals[peer as usize].clone();
-        let rank = self.session.rank;
-        tracing::info!(
-            target: crate::log::INIT_NET,
-            rank = u64::from(rank),
-            "Channel 00/0 : {rank}[{rank}] -> {peer}[{peer}] [send] via NET/Socket/0 ({detail}; {reason})"
-        );
-        LinkDescription { peer, transport: "NET/Socket", detail, reason }
     }
 
     /// Polls operations to their end, or until one fails.

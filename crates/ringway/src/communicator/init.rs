@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex};
 use super::choice;
 use super::colocation::{self, Colocation};
 use super::connect::{Arrivals, Connections, Door};
-use super::engine::{Engine, Entering, ScratchUse};
+use super::engine::{Engine, Entering};
 use super::idle::Patience;
 use super::known::Calls;
 use super::metrics::Watched;
 use super::planning::{Ground, Planning};
+use super::scratch::ScratchUse;
 use super::trace::Recording;
 use super::{Communicator, Desk, Inner, settings, tuned};
 use crate::bootstrap::Session;
@@ -78,7 +79,7 @@ impl Communicator {
             super::rdma::agree(&mut session, &config, (&far, &colocation.hosts), layout.bytes())?;
         let regions = Arc::clone(rdma.regions());
         regions.own(own.area());
-        choice::announce(&session, &colocation, (&rdma, &far));
+        choice::announce(&session, &colocation, (&rdma, &far), config.tls);
         let Colocation { hosts, attached, refusals, unreadable } = colocation;
         let measured = tuned::agree(&mut session, &config, &hosts)?;
         let mut links = Links::new(rank, size, Arc::clone(&own), bell.clone());
@@ -94,7 +95,7 @@ impl Communicator {
         }
         let journal = Arc::new(Journal::with(Recorder::new(config.recorder as usize)));
         let arrivals = Arc::new(Arrivals::default());
-        let control = start_control(&mut session, &journal, &arrivals, bell)?;
+        let control = start_control(&mut session, &journal, (&arrivals, config.tls), bell)?;
         let local = hosts.iter().filter(|host| **host == hosts[rank as usize]).count();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let company = session.peers[rank as usize].company(&session.peers, cores);
@@ -103,6 +104,7 @@ impl Communicator {
             least: number(config.sockets_per_peer()),
             most: number(config.sockets_per_peer_most()),
             rails: choice::rails_required(&config),
+            tls: config.tls,
         };
         let rails = rails::count(&session.peers);
         tracing::info!(
@@ -186,7 +188,7 @@ fn askers(session: &Session) -> Option<Askers> {
 fn start_control(
     session: &mut Session,
     journal: &Arc<Journal>,
-    arrivals: &Arc<Arrivals>,
+    (arrivals, tls): (&Arc<Arrivals>, bool),
     bell: Bell,
 ) -> Result<Control> {
     let streams = std::mem::take(&mut session.control)
@@ -197,7 +199,7 @@ fn start_control(
         .listener
         .take()
         .map(|listener| {
-            let door = Door::new(listener, session, Arc::clone(arrivals));
+            let door = Door::new(listener, session, (Arc::clone(arrivals), tls));
             Box::new(door) as Box<dyn Acceptor>
         })
         .into_iter()

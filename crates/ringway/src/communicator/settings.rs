@@ -1,4 +1,4 @@
-//! The settings from which ranks derive plans: they must be equal, or plans would differ.
+//! The settings from which ranks derive plans, or speak on connections: they must be equal, or these would differ.
 
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,7 @@ impl Shared {
                     "NCCL_NSOCKS_PERTHREAD × NCCL_SOCKET_NTHREADS",
                     config.sockets_per_peer().to_string(),
                 ),
+                named("RINGWAY_TLS", u8::from(config.tls).to_string()),
                 named("NCCL_ALGO", format!("{:?}", config.algorithms)),
                 named("RINGWAY_LEVEL", config.level.to_string()),
                 named("RINGWAY_LANES", format!("{:?}", config.lanes)),

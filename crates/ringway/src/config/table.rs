@@ -129,6 +129,12 @@ pub(super) static TABLE: &[Entry] = &[
          receiver compares; a difference ends the call with an error that names the two ranks.",
         |c, v| put(&mut c.checksum, parse::boolean(v)),
         |c| u8::from(c.checksum).to_string()),
+    Entry { vital: true, ..entry(TRANSPORT, "RINGWAY_TLS", "0 or 1",
+        "1: data between ranks that do not share memory goes by TLS 1.3 over TCP, with keys made from the job's secret; \
+         RDMA, which does not encrypt, is not used. Must be set alike on all ranks; a value that is not understood stops \
+         the job.",
+        |c, v| put(&mut c.tls, parse::boolean(v)),
+        |c| u8::from(c.tls).to_string()) },
     entry(TRANSPORT, "RINGWAY_GPU", "0 or 1",
         "Whether communicators use the GPU that is current when they are made, where there is one. 0: host \
          memory only, and no driver is opened.",

@@ -87,6 +87,7 @@ fn good_values_are_taken_without_a_word() {
         ("NCCL_CROSS_NIC", "1", "1"),
         ("RINGWAY_RDMA_REGISTER", "0", "0"),
         ("RINGWAY_CHECKSUM", "1", "1"),
+        ("RINGWAY_TLS", "on", "1"),
         ("NCCL_NET", "ib", "IB"),
         ("NCCL_BUFFSIZE", "8388608", "8M"),
         ("RINGWAY_MAX_BYTES", "1.5G", "1536M"),
@@ -349,6 +350,13 @@ fn contradictions_stop_a_job() {
             &[("NCCL_NET", "IB"), ("RINGWAY_TRANSPORT", "tcp")],
             "NCCL_NET=IB contradicts RINGWAY_TRANSPORT=tcp",
         ),
+        (
+            &[("RINGWAY_REQUIRE", "rdma"), ("RINGWAY_TLS", "1")],
+            "RINGWAY_REQUIRE=rdma contradicts RINGWAY_TLS=1",
+        ),
+        // Whoever meant to encrypt must not go on in the clear for a slip of the pen.
+        (&[("RINGWAY_TLS", "ja")], "RINGWAY_TLS"),
+        (&[("RINGWAY_TLS", "")], "RINGWAY_TLS is set but empty"),
     ];
     for (variables, expected) in cases {
         let text = load(variables).check().unwrap_err().to_string();

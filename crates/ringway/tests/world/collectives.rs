@@ -20,6 +20,12 @@ fn tcp() {
 }
 
 #[test]
+fn tls() {
+    let _watchdog = watchdog("collectives::tls");
+    sweep(Hosts::Encrypted, &[1, 2, 3, 4, 5, 8], 2);
+}
+
+#[test]
 fn hosts_with_several_ranks() {
     let _watchdog = watchdog("collectives::hosts_with_several_ranks");
     sweep(Hosts::Pairs, &[2, 3, 4, 6, 8], 3);
@@ -49,11 +55,21 @@ fn every_type_and_reduction() {
     }
 }
 
-/// About a mebibyte, by every algorithm, with the settings of an ordinary job.
 #[test]
 fn large_buffers() {
     let _watchdog = watchdog("collectives::large_buffers");
-    for (ranks, hosts) in [(4, Hosts::One), (3, Hosts::Each), (4, Hosts::Pairs)] {
+    large(&[(4, Hosts::One), (3, Hosts::Each), (4, Hosts::Pairs)]);
+}
+
+#[test]
+fn large_buffers_over_tls() {
+    let _watchdog = watchdog("collectives::large_buffers_over_tls");
+    large(&[(3, Hosts::Encrypted)]);
+}
+
+/// About a mebibyte, by every algorithm, with the settings of an ordinary job.
+fn large(worlds: &[(u32, Hosts)]) {
+    for &(ranks, hosts) in worlds {
         let mut random = Random::new(seed(), u64::from(ranks) << 8);
         let mut cases = Vec::new();
         for collective in COLLECTIVES {

@@ -51,6 +51,7 @@ fn ranks_with_other_settings_are_named() {
         ("RINGWAY_CHUNK_BYTES", "4096", "8192"),
         ("RINGWAY_LEVEL", "run", "shape"),
         ("NCCL_NSOCKS_PERTHREAD", "1", "4"),
+        ("RINGWAY_TLS", "0", "1"),
     ] {
         let value = |rank| if rank == 1 { other } else { usual };
         let texts = refusals(|rank| settings(&[(name, value(rank))]));

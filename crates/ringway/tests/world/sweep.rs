@@ -26,6 +26,8 @@ pub(crate) enum Hosts {
     One,
     /// None: TCP everywhere.
     Each,
+    /// None: TCP everywhere, with TLS.
+    Encrypted,
     /// Neighbours, two by two.
     Pairs,
     /// Even and odd ranks.
@@ -47,7 +49,7 @@ impl Hosts {
     pub(crate) fn numbers(self, ranks: u32) -> Vec<u32> {
         let number = |rank: u32| match self {
             Self::One => 0,
-            Self::Each | Self::Rdma(_) => rank,
+            Self::Each | Self::Encrypted | Self::Rdma(_) => rank,
             Self::Pairs => rank / 2,
             Self::Mixed => rank % 2,
         };
@@ -62,6 +64,7 @@ impl Hosts {
             Self::Pairs => 2,
             Self::Mixed => 3,
             Self::Rdma(rails) => 4 + u64::from(rails.both),
+            Self::Encrypted => 6,
         }
     }
 
@@ -73,6 +76,10 @@ impl Hosts {
         match self {
             Self::One => set("RINGWAY_TRANSPORT", "shm"),
             Self::Each => set("RINGWAY_TRANSPORT", "tcp"),
+            Self::Encrypted => {
+                set("RINGWAY_TRANSPORT", "tcp");
+                set("RINGWAY_TLS", "1");
+            }
             Self::Pairs => set("NCCL_HOSTID", &format!("host{}", rank / 2)),
             Self::Mixed => {
                 set("NCCL_HOSTID", &format!("host{}", rank % 2));

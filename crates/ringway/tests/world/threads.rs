@@ -286,3 +286,9 @@ fn a_long_life_over_tcp() {
     long_life(Hosts::Each, 4, 2000);
     long_life(Hosts::Pairs, 6, 600);
 }
+
+#[test]
+fn a_long_life_over_tls() {
+    let _watchdog = watchdog("threads::a_long_life_over_tls");
+    long_life(Hosts::Encrypted, 4, 600);
+}
