@@ -93,6 +93,7 @@ const NAME_A_TRANSPORT: &[&str] = &[
     "communicator/init.rs",
     "communicator/planning.rs",
     "communicator/rdma.rs",
+    "communicator/scratch.rs",
     "executor/links.rs",
     "fuzzing.rs",
     "net/buffer.rs",

@@ -87,7 +87,7 @@ struct Inner {
     /// told; calls that begin after that look at it (acquire), as the news may still be on its way.
     given_up: AtomicBool,
     /// How far those had come from which this one goes on.
-    progress: OnceLock<shrink::Progress>,
+    progress: OnceLock<Progress>,
     /// What adapters know of this rank's memory.
     regions: Arc<rdma::Regions>,
     /// What this rank has done, and where that goes.

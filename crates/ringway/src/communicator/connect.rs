@@ -212,11 +212,9 @@ impl Door {
                     Purpose::Meet => {
                         arrivals.insert_meeting((hello.from, hello.tag), (stream, key));
                     }
-                    Purpose::Join | Purpose::Control => {
-                        rejections.count(&auth::Rejected::WrongPeer)
-                    }
+                    Purpose::Join | Purpose::Control => rejections.count(&Rejected::WrongPeer),
                 },
-                Ok(_) => rejections.count(&auth::Rejected::WrongPeer),
+                Ok(_) => rejections.count(&Rejected::WrongPeer),
                 Err(why) => rejections.count(&why),
             }
             handshakes.fetch_sub(1, Ordering::Relaxed);

@@ -46,7 +46,9 @@ pub(super) struct Watched {
 
 impl Drop for Watched {
     fn drop(&mut self) {
-        self.server.take().map(server::release);
+        if let Some(server) = self.server.take() {
+            server::release(server);
+        }
     }
 }
 

@@ -320,8 +320,10 @@ mod tests {
             let first = pace.first;
             let calls = pace.took_us.iter_mut().zip(first..);
             // Whoever is first out of the one before is first in the next.
-            let odd = calls.filter(|(_, at)| at % 2 == 1);
-            odd.for_each(|(took, at)| *took = 50 + u32::from((at + rank as u64) % 3 == 0) * 20);
+            let odd = calls.filter(|(_, at)| !at.is_multiple_of(2));
+            odd.for_each(|(took, at)| {
+                *took = 50 + u32::from((at + rank as u64).is_multiple_of(3)) * 20
+            });
         }
         let late = found(&all).late.unwrap();
         assert_eq!((late.rank, late.late_us, late.last, late.calls), (2, 3_000, 15, 15));
@@ -333,7 +335,7 @@ mod tests {
         for pace in &mut all {
             let first = pace.first;
             let calls = pace.took_us.iter_mut().zip(first..);
-            calls.filter(|(_, at)| at % 2 == 0).for_each(|(took, _)| *took = 0);
+            calls.filter(|(_, at)| at.is_multiple_of(2)).for_each(|(took, _)| *took = 0);
         }
         assert_eq!(found(&all).late.unwrap().calls, 15);
     }

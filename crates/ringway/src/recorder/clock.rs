@@ -200,9 +200,9 @@ mod tests {
     fn ticks_taken_between_two_looks_at_the_time_lie_between_them() {
         let clock = Clock::start();
         let before = os::monotonic_ns();
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        std::thread::sleep(Duration::from_millis(2));
         let ticks = clock.now();
-        std::thread::sleep(std::time::Duration::from_millis(2));
+        std::thread::sleep(Duration::from_millis(2));
         let after = os::monotonic_ns();
         let found = clock.span().nanoseconds(ticks);
         assert!(before < found && found < after, "{before} {found} {after}");
