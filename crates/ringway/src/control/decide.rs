@@ -361,8 +361,13 @@ pub(super) fn standstill(
     let mut is_link = false;
     match earlier.filter(|_| held_up && !culprits.is_empty()) {
         Some(earlier) => {
+            // Those who wait there are counted, not named: it is not for them.
+            let some = match culprits.len() {
+                1 => "a rank is".to_owned(),
+                ranks => format!("{ranks} ranks are"),
+            };
             let (holding, text, link) = held_by(evidence, Some(earlier), seen);
-            parts.push(format!("in operation {earlier} {text}"));
+            parts = vec![format!("{some} still in operation {earlier}, where {text}")];
             (culprits, is_link) = (holding, link);
         }
         None if culprits.is_empty() => {

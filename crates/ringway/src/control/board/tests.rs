@@ -369,6 +369,28 @@ fn where_all_wait_in_a_circle_the_silent_link_is_named() {
     assert!(error.to_string().contains("wait for each other"), "{error}");
 }
 
+/// A rank that is ahead misses those whom a silent link holds up in the operation before; they are not named for it.
+#[test]
+fn who_is_held_up_in_an_earlier_operation_is_not_named() {
+    let error = verdict_of(6, |network| {
+        network.all_begin(1);
+        for rank in [0, 1, 5_usize] {
+            network.journals[rank].end(1);
+            network.journals[rank].begin(&all_reduce(2, 1024));
+        }
+        for (rank, journal) in (0..).zip(&network.journals) {
+            journal.note_silent(Some((1, 3_000)).filter(|_| rank == 3));
+            journal.wait_begin((rank + 1) % 6, 0);
+        }
+        let report = Report::Deadline { sequence: 2, waited_ms: 3_000, waiting_on: Some(4) };
+        network.report(5, 0, report);
+    });
+    assert_eq!(culprits(&error), BTreeSet::from([1, 3]), "{error}");
+    let words = "3 ranks are still in operation 1, where the link between rank 1 ";
+    assert!(error.to_string().contains(words), "{error}");
+    assert!(!error.to_string().contains("rank 4 "), "{error}");
+}
+
 #[test]
 fn deaths_that_belong_together_are_named_together() {
     let error = verdict_of(6, |network| {
