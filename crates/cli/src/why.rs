@@ -35,6 +35,9 @@ and no launcher. One line says what is wrong, the table where each rank is:
   silent    does not answer
   left      has closed its communicator
 
+Of a job that goes on, a line that begins with \"late:\" says which rank comes
+late to its calls, or which link is slow.
+
 Only jobs of the same user are told of; root sees all, in containers too.
 
 Examples:

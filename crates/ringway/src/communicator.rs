@@ -93,7 +93,7 @@ struct Inner {
     /// What this rank has done, and where that goes.
     recording: trace::Kept,
     /// What those who watch are told, where anybody may.
-    metered: Option<metrics::Watched>,
+    metered: Option<metrics::Kept>,
     // Last: the goodbye comes when everything else is gone.
     control: Control,
 }

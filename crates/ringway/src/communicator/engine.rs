@@ -258,9 +258,11 @@ impl Engine {
             }
             rest = later;
             let peers: Vec<Rank> = wave.iter().map(|part| part.peer).collect();
-            let sizes: Vec<(bool, usize)> =
-                wave.iter().map(|part| (part.sends, part.area.bytes)).collect();
-            let began = self.journal.recorder().now();
+            // Where somebody watches: what the wave is, and when it began.
+            let metering = self.metered.as_ref().map(|_| {
+                let sizes = wave.iter().map(|part| (part.sends, part.area.bytes));
+                (sizes.collect::<Vec<_>>(), self.journal.recorder().now())
+            });
             let mut executions = Vec::with_capacity(wave.len());
             let mut numbers = Vec::with_capacity(wave.len());
             for part in wave {
@@ -292,7 +294,7 @@ impl Engine {
                 self.journal.recorder().end_message(*number, outcome.is_err() && !one.done);
             }
             outcome?;
-            if let Some(metered) = &self.metered {
+            if let (Some(metered), Some((sizes, began))) = (&self.metered, metering) {
                 let took = self.journal.recorder().now().saturating_sub(began);
                 for (sends, bytes) in sizes {
                     metered.meter.messages(sends).add(bytes as u64, took);

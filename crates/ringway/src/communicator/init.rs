@@ -10,7 +10,7 @@ use super::connect::{Arrivals, Connections, Door};
 use super::engine::{Engine, Entering};
 use super::idle::Patience;
 use super::known::Calls;
-use super::metrics::Watched;
+use super::metrics::Kept;
 use super::planning::{Ground, Planning};
 use super::scratch::ScratchUse;
 use super::trace::Recording;
@@ -117,7 +117,7 @@ impl Communicator {
             rdma.memory_in_words(),
         );
         let peers: Vec<_> = session.peers.clone();
-        let metered = Watched::start(&session, &config, (&journal, control.health()));
+        let metered = Kept::start(&session, &config, (&journal, control.health()));
         let recording = Recording::start(&session, &config, (&journal, control.health()));
         let engine = Engine {
             links,

@@ -39,12 +39,12 @@ pub(crate) struct Metered {
 
 /// A communicator's hold on what is told of it, and on who tells it.
 #[derive(Debug)]
-pub(super) struct Watched {
+pub(super) struct Kept {
     metered: Arc<Metered>,
     server: Option<Arc<Server>>,
 }
 
-impl Drop for Watched {
+impl Drop for Kept {
     fn drop(&mut self) {
         if let Some(server) = self.server.take() {
             server::release(server);
@@ -52,7 +52,7 @@ impl Drop for Watched {
     }
 }
 
-impl std::ops::Deref for Watched {
+impl std::ops::Deref for Kept {
     type Target = Arc<Metered>;
 
     fn deref(&self) -> &Arc<Metered> {
@@ -60,7 +60,7 @@ impl std::ops::Deref for Watched {
     }
 }
 
-impl Watched {
+impl Kept {
     /// Lets the communicator that `session` becomes be watched, where the settings say so.
     pub(super) fn start(
         session: &Session,

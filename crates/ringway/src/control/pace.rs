@@ -6,7 +6,7 @@
 //! over and over computes for longer. Where nobody is late, a link may be slow: the kernel knows for how long each had bytes on
 //! the way, and how many.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -192,18 +192,6 @@ fn slow(paces: &BTreeMap<Rank, &Pace>) -> Vec<SlowLink> {
     slow
 }
 
-impl Stragglers {
-    /// Those who are named.
-    #[must_use]
-    pub fn ranks(&self) -> BTreeSet<Rank> {
-        match (&self.late, self.slow.first()) {
-            (Some(late), _) => BTreeSet::from([late.rank]),
-            (None, Some(link)) => BTreeSet::from([link.from, link.to]),
-            (None, None) => BTreeSet::new(),
-        }
-    }
-}
-
 impl fmt::Display for Stragglers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(late) = &self.late {
@@ -356,7 +344,6 @@ mod tests {
             found.to_string(),
             "the link from rank 1 to rank 2 is slow: 11 MB/s while it sends, the best 1073 MB/s; 7 segments were sent again"
         );
-        assert_eq!(found.ranks(), BTreeSet::from([1, 2]));
     }
 
     proptest! {
