@@ -35,6 +35,10 @@ pub(crate) fn ringway(args: &[&str]) -> Command {
     for name in ["NO_COLOR", "RINGWAY_COLOR", "NCCL_TESTS_MIN_BW"] {
         command.env_remove(name);
     }
+    // They are the tests' own, and the program would say that it knows none of them.
+    for name in ["RINGWAY_CHAOS_ROUNDS", "RINGWAY_SEED", "RINGWAY_SEEDS", "RINGWAY_TEST_REQUIRE"] {
+        command.env_remove(name);
+    }
     // What somebody once measured on this machine must not decide a test.
     command.env("RINGWAY_TUNING", "off");
     command
@@ -122,8 +126,19 @@ fn is_zombie(pid: u32) -> bool {
 
 /// Sends a signal by name.
 pub(crate) fn signal(name: &str, pid: u32) {
-    let status = Command::new("sh").arg("-c").arg(format!("kill -{name} {pid}")).status().unwrap();
-    assert!(status.success());
+    use rustix::process::{Pid, Signal, kill_process};
+    let signal = match name {
+        "KILL" => Signal::KILL,
+        "STOP" => Signal::STOP,
+        "CONT" => Signal::CONT,
+        "INT" => Signal::INT,
+        "TERM" => Signal::TERM,
+        "USR1" => Signal::USR1,
+        "USR2" => Signal::USR2,
+        other => panic!("no test sends SIG{other}"),
+    };
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process has a number");
+    kill_process(pid, signal).expect("the process is there");
 }
 
 /// An empty folder of this test's own, removed when dropped.
