@@ -28,7 +28,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("recorder", &["error", "log", "os", "plan", "sync"]),
     ("control", &["error", "os", "plan", "recorder", "sync"]),
     ("transport", &["config", "error", "ffi", "log", "os", "plan", "recorder", "sync"]),
-    ("executor", &["plan", "reduce", "sync", "transport"]),
+    ("executor", &["plan", "recorder", "reduce", "sync", "transport"]),
     ("call", &["error", "plan"]),
     ("ffi", &[]),
     ("topo", &["ffi", "plan"]),

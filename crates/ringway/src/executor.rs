@@ -5,7 +5,7 @@
 //! model with delays, deaths and partitions in the simulator.
 //!
 //! **Invariant:** the executor takes no decision that is not in the plan, allocates nothing while it
-//! runs, and reads no clock.
+//! runs, and goes by no clock: that the links note when a card was turned up is for the recorder alone.
 
 mod execution;
 mod links;

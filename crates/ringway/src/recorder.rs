@@ -21,6 +21,7 @@ mod standing;
 mod trace;
 mod traffic;
 
+pub(crate) use clock::Counter;
 pub use clock::{Clock, Span};
 pub(crate) use dump::{Folder, write_file};
 pub(crate) use meter::{Meter, Totals};
@@ -108,6 +109,11 @@ impl Recorder {
     #[must_use]
     pub fn now(&self) -> u64 {
         self.clock.now()
+    }
+
+    /// What [`Recorder::now`] reads.
+    pub(crate) fn counter(&self) -> Counter {
+        self.clock.counter()
     }
 
     /// Whether times are taken.

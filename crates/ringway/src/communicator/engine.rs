@@ -13,7 +13,7 @@ use super::scratch::ScratchUse;
 use crate::bootstrap::Session;
 use crate::control::{Health, Journal, Report, Signature, VERDICT_WAIT};
 use crate::error::{Error, ErrorKind, Result};
-use crate::executor::{Execution, Links, Part, Prepared, Progress};
+use crate::executor::{Execution, Fabric as _, Links, Part, Prepared, Progress};
 use crate::plan::algorithm::Algorithm;
 use crate::plan::types::Rank;
 use crate::recorder::{Entry, Watched};
@@ -27,8 +27,7 @@ const COMPARE_AFTER: Duration = Duration::from_millis(1);
 /// How long a wait stands before links are asked, each time, whether what was sent on them was acknowledged.
 const SILENT_AFTER: Duration = Duration::from_millis(250);
 
-/// How long a wait stands before the control plane compares what neighbours are doing: links
-/// only compare with ranks they have been made to.
+/// How long a wait stands before the control plane compares what neighbours are doing: links compare only with their peers.
 pub(super) const ASK_AFTER: Duration = Duration::from_millis(50);
 
 /// How long a wait for a rank that has left stands: what it sent before may have to be sent again by the kernel, which
@@ -86,7 +85,7 @@ pub(crate) struct Engine {
 /// A call that has been entered.
 ///
 /// The journal knows it before anything goes out: whoever meets it with another call asks what this one is. The clock
-/// is read while what the others send is on its way, where that costs nothing. Whoever waits, fails or ends sees to it that it has been.
+/// is read while what the others send is on its way ([`Links::timed`]). Whoever waits, fails or ends sees to it that it has been.
 #[derive(Debug, Default)]
 pub(crate) struct Entering {
     /// Its sequence, as long as the clock has not been read.
@@ -345,8 +344,10 @@ impl Engine {
     /// Notes when the call began, if that has not been done.
     #[inline]
     fn note_start(&mut self) {
+        let shown_at = self.links.take_shown_at();
         if let Some(sequence) = self.entering.untimed.take() {
-            self.entering.start = self.journal.recorder().now();
+            let now = || self.journal.recorder().now();
+            self.entering.start = if shown_at == 0 { now() } else { shown_at };
             self.journal.started(sequence, self.entering.start);
         }
     }
@@ -461,17 +462,16 @@ impl Engine {
         let mut slept_for = None;
         let mut looks = 0_u32;
         loop {
-            let (moved, blocked) = match self.turn(running) {
-                Ok(outcome) => outcome,
-                Err(trouble) => {
-                    self.note_start();
-                    return Err(self.fail(trouble, running));
-                }
-            };
-            let Some(peer) = blocked else { break };
+            let turned = self.turn(running);
             if looks == 0 {
                 self.note_start();
             }
+            self.links.settle();
+            let (moved, blocked) = match turned {
+                Ok(outcome) => outcome,
+                Err(trouble) => return Err(self.fail(trouble, running)),
+            };
+            let Some(peer) = blocked else { break };
             looks = looks.saturating_add(1);
             if moved {
                 if std::mem::take(&mut lying) {

@@ -82,7 +82,9 @@ impl Communicator {
         choice::announce(&session, &colocation, (&rdma, &far), config.tls);
         let Colocation { hosts, attached, refusals, unreadable } = colocation;
         let measured = tuned::agree(&mut session, &config, &hosts)?;
-        let mut links = Links::new(rank, size, Arc::clone(&own), bell.clone());
+        let journal = Arc::new(Journal::with(Recorder::new(config.recorder as usize)));
+        let links = Links::new(rank, size, Arc::clone(&own), bell.clone());
+        let mut links = links.timed(journal.recorder().counter());
         for one in attached {
             let peer = one.peer;
             let description = LinkDescription {
@@ -93,7 +95,6 @@ impl Communicator {
             };
             links.insert(peer, Box::new(ShmLink::new(rank, Arc::clone(&own), one, description)));
         }
-        let journal = Arc::new(Journal::with(Recorder::new(config.recorder as usize)));
         let arrivals = Arc::new(Arrivals::default());
         let control = start_control(&mut session, &journal, (&arrivals, config.tls), bell)?;
         let local = hosts.iter().filter(|host| **host == hosts[rank as usize]).count();

@@ -240,7 +240,7 @@ impl Execution {
         None
     }
 
-    /// Runs every lane as far as it goes.
+    /// Runs every lane as far as it goes. Whoever calls this calls [`Fabric::settle`] soon after: peers may sleep that could go on.
     pub(crate) fn poll(&mut self, fabric: &mut dyn Fabric) -> Result<Progress, Trouble> {
         if let Some(peer) = self.gate(fabric) {
             return Ok(Progress::Blocked(peer));
@@ -283,7 +283,6 @@ impl Execution {
             // Whom the plan waits for is known to have made the same call.
             state.undisputed(&self.unmet, fabric)?;
         }
-        fabric.settle();
         Ok(match blocked {
             None => Progress::Done,
             Some(peer) if moved => Progress::Moved(peer),

@@ -8,6 +8,7 @@ use rustix::event::{PollFd, PollFlags};
 use super::Fabric;
 use crate::plan::plan::{Flag, Remote};
 use crate::plan::types::Rank;
+use crate::recorder::Counter;
 use crate::transport::shm::{self, Bell, Segment, flags};
 use crate::transport::{Area, Context, Link, OperationTag, PutRequest, Trouble};
 
@@ -22,13 +23,38 @@ pub(crate) struct Links {
     signalled: Vec<Rank>,
     /// Whether all may, because a card was turned up.
     shown: bool,
+    /// What times are taken from.
+    counter: Counter,
+    /// When the first card since [`Links::take_shown_at`] was turned up; 0 for none.
+    shown_at: u64,
 }
 
 impl Links {
     pub(crate) fn new(rank: Rank, ranks: u32, own: std::sync::Arc<Segment>, bell: Bell) -> Self {
         let links = (0..ranks).map(|_| None).collect();
         let signalled = Vec::with_capacity(ranks as usize);
-        Self { rank, own, bell, links, signalled, shown: false }
+        Self {
+            rank,
+            own,
+            bell,
+            links,
+            signalled,
+            shown: false,
+            counter: Counter::default(),
+            shown_at: 0,
+        }
+    }
+
+    /// Takes the time when cards are turned up. A look at the clock costs nothing there: what others have turned up is on
+    /// its way, and a moment later it would keep this rank from looking at it.
+    pub(crate) fn timed(self, counter: Counter) -> Self {
+        Self { counter, ..self }
+    }
+
+    /// When the first card was turned up since this was last asked; 0 where none was, or nothing counts.
+    #[inline]
+    pub(crate) fn take_shown_at(&mut self) -> u64 {
+        std::mem::take(&mut self.shown_at)
     }
 
     pub(crate) fn insert(&mut self, peer: Rank, link: Box<dyn Link>) {
@@ -195,6 +221,9 @@ impl Fabric for Links {
     fn show(&mut self, tag: OperationTag, card: u16, values: (*const u8, usize)) {
         shm::turn_up(&self.own, tag, card, values);
         self.shown = true;
+        if self.shown_at == 0 {
+            self.shown_at = self.counter.now();
+        }
     }
 
     fn seen(&mut self, peer: Rank, tag: OperationTag, card: u16) -> Result<bool, Trouble> {

@@ -11,15 +11,28 @@ use crate::os;
 /// How often two clocks are read to find how far they are apart.
 const ATTEMPTS: u32 = 5;
 
-/// What counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Counter {
+/// What counts: it alone is read where nanoseconds matter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Counter {
     /// Nothing: the recorder is off.
+    #[default]
     None,
     /// The processor's time stamp counter.
     Processor,
     /// CLOCK_MONOTONIC, in nanoseconds.
     Monotonic,
+}
+
+impl Counter {
+    /// The time in ticks; 0 where nothing counts.
+    #[inline]
+    pub(crate) fn now(self) -> u64 {
+        match self {
+            Self::None => 0,
+            Self::Processor => os::cycles(),
+            Self::Monotonic => os::monotonic_ns(),
+        }
+    }
 }
 
 /// The same moment by both clocks.
@@ -59,11 +72,11 @@ impl Clock {
 
     #[inline]
     pub(super) fn now(&self) -> u64 {
-        match self.counter {
-            Counter::None => 0,
-            Counter::Processor => os::cycles(),
-            Counter::Monotonic => os::monotonic_ns(),
-        }
+        self.counter.now()
+    }
+
+    pub(super) fn counter(&self) -> Counter {
+        self.counter
     }
 
     /// Its name in traces.

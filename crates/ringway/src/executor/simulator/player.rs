@@ -8,7 +8,7 @@ use super::scenario::Scenario;
 use crate::communicator::ScratchUse;
 use crate::control::{Journal, Report};
 use crate::error::Error;
-use crate::executor::{Execution, Links, Prepared, Progress};
+use crate::executor::{Execution, Fabric as _, Links, Prepared, Progress};
 use crate::plan::rng::Random;
 use crate::plan::types::Rank;
 use crate::transport::shm::{self, GENERATIONS, LARGES, Segment, flags};
@@ -285,6 +285,7 @@ impl Player {
             }
         }
         let progress = running.execution.poll(&mut fabric)?;
+        fabric.settle();
         let stalled = fabric.stalled;
         Ok(match progress {
             Progress::Done => (true, stalled, None),
