@@ -42,6 +42,8 @@ pub use queue::{DeviceQueue, Place};
 #[cfg(all(test, not(loom)))]
 pub(crate) use scratch::ScratchUse;
 pub use shrink::Progress;
+#[cfg(all(test, not(loom)))]
+pub(crate) use shrink::{Round, Word};
 pub use work::Work;
 
 use crate::bootstrap::launcher::Placement;

@@ -6,7 +6,11 @@
 //!           ◄── rank 3      (rank 1 is left out)
 //! ```
 
+mod round;
+
 use std::time::{Duration, Instant};
+
+pub(crate) use round::{Round, Word};
 
 use super::connect::Arrivals;
 use super::{Communicator, options};
@@ -32,7 +36,7 @@ pub struct Progress {
 
 impl Progress {
     /// By what each rank says.
-    fn of(said: &[Vec<u8>]) -> Result<Self> {
+    pub(crate) fn of(said: &[Vec<u8>]) -> Result<Self> {
         let number = |said: &Vec<u8>| said.last_chunk().map(|bytes| u64::from_le_bytes(*bytes));
         let numbers: Option<Vec<u64>> = said.iter().map(number).collect();
         let numbers = numbers.as_deref().unwrap_or_default();
@@ -217,36 +221,38 @@ impl Occasion {
 /// Connections between the first of some ranks and all others of them.
 struct Meeting {
     deadline: Instant,
-    /// Whether this rank is the first.
-    first: bool,
+    members: Vec<RankIdentity>,
+    /// The place of this rank among them; the first is at 0.
+    own: usize,
     /// At the first: one to each other, in their order. Elsewhere: one to the first.
-    streams: Vec<(RankIdentity, ControlStream)>,
+    streams: Vec<ControlStream>,
 }
 
 impl Meeting {
     fn open(
         session: &Session,
         arrivals: &Arrivals,
-        (occasion, members): (Occasion, &[Rank]),
+        (occasion, ranks): (Occasion, &[Rank]),
         deadline: Instant,
     ) -> Result<Self> {
-        let tag = occasion.tag(members);
-        let first = members[0];
+        let tag = occasion.tag(ranks);
+        let first = ranks[0];
         let who = |rank: Rank| session.peers[rank as usize].identity();
         let framed = |rank: Rank, connection, side| {
             let (stream, key) = connection;
-            let stream = ControlStream::new(stream, key, side);
-            stream.map(|stream| (who(rank), stream)).map_err(|error| lost(&who(rank), &error))
+            ControlStream::new(stream, key, side).map_err(|error| lost(&who(rank), &error))
         };
-        if session.rank != first {
+        let members = ranks.iter().map(|rank| who(*rank)).collect();
+        let own = ranks.iter().position(|rank| *rank == session.rank).unwrap_or_default();
+        let mut meeting = Self { deadline, members, own, streams: Vec::with_capacity(ranks.len()) };
+        if own > 0 {
             let connection = session.dial(first, Purpose::Meet, tag, deadline)?;
-            let streams = vec![framed(first, connection, Side::Dialer)?];
-            return Ok(Self { deadline: deadline + GRACE, first: false, streams });
+            meeting.streams.push(framed(first, connection, Side::Dialer)?);
+            meeting.deadline += GRACE;
+            return Ok(meeting);
         }
-        let mut meeting =
-            Self { deadline, first: true, streams: Vec::with_capacity(members.len()) };
         let mut missing = Vec::new();
-        for rank in &members[1..] {
+        for rank in &ranks[1..] {
             match arrivals.take_meeting((*rank, tag), deadline) {
                 Some(connection) => {
                     meeting.streams.push(framed(*rank, connection, Side::Acceptor)?);
@@ -266,61 +272,75 @@ impl Meeting {
             names.join(", "),
             occasion.in_words()
         );
-        Err(meeting.fail(Error::new(ErrorKind::Timeout, text).with_culprits(missing)))
+        let error = Error::new(ErrorKind::Timeout, text).with_culprits(missing);
+        meeting.fail(&error);
+        Err(error)
     }
 
     /// Tells those who are there why nothing comes of it.
-    fn fail(&mut self, error: Error) -> Error {
-        let mut streams: Vec<_> = self.streams.drain(..).map(|(_, stream)| stream).collect();
-        let body = rendezvous::encode(&error);
+    fn fail(&mut self, error: &Error) {
+        let mut streams = std::mem::take(&mut self.streams);
+        let body = rendezvous::encode(error);
         frame::say_farewell(&mut streams, MEETING_FAILED, &body, Instant::now() + GRACE / 2);
-        error
+    }
+
+    /// The connection to a member.
+    fn stream(&mut self, member: usize) -> &mut ControlStream {
+        &mut self.streams[if self.own == 0 { member - 1 } else { 0 }]
     }
 
     /// Everybody's bytes, in the members' order.
     fn all_gather(&mut self, blob: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let deadline = self.deadline;
-        if !self.first {
-            let (who, stream) = &mut self.streams[0];
-            let answered = stream
-                .send(MEETING_FRAME, blob, deadline)
-                .and_then(|()| stream.receive(deadline))
-                .map_err(|error| lost(who, &error))?;
-            return match answered.kind {
-                MEETING_FAILED => Err(rendezvous::decode_failure(&answered.body)),
-                _ => serde_json::from_slice(&answered.body)
-                    .map_err(|_| lost(who, &FrameError::Closed)),
+        let mut round = Round::begin(self.members.clone(), self.own, blob.to_vec());
+        loop {
+            self.say(&mut round);
+            let Some(from) = round.awaited() else { break };
+            let deadline = self.deadline;
+            let heard = self.stream(from).receive(deadline).and_then(|frame| match frame.kind {
+                MEETING_FAILED => Ok(Word::Failed(rendezvous::decode_failure(&frame.body))),
+                _ if from > 0 => Ok(Word::Said(frame.body)),
+                _ => match serde_json::from_slice(&frame.body) {
+                    Ok(all) => Ok(Word::All(all)),
+                    Err(_) => Err(FrameError::Closed),
+                },
+            });
+            match heard {
+                Ok(word) => round.hear(from, word),
+                Err(error) => round.lose(from, kind_of(&error), &error.to_string()),
+            }
+        }
+        round.outcome().unwrap_or_else(|| Err(Error::internal("a meeting without an end")))
+    }
+
+    /// Says what a round has to say.
+    fn say(&mut self, round: &mut Round) {
+        let mut words = round.take_outgoing().into_iter();
+        while let Some((to, word)) = words.next() {
+            let body = match word {
+                Word::Said(blob) => blob,
+                Word::All(all) => rendezvous::encode(&all),
+                // The others hear the same.
+                Word::Failed(error) => return self.fail(&error),
             };
-        }
-        let mut all = vec![blob.to_vec()];
-        let mut failed = None;
-        for (who, stream) in &mut self.streams {
-            match stream.receive(deadline) {
-                Ok(frame) => all.push(frame.body),
-                Err(error) => failed = failed.or_else(|| Some(lost(who, &error))),
+            let deadline = self.deadline;
+            if let Err(error) = self.stream(to).send(MEETING_FRAME, &body, deadline) {
+                round.lose(to, kind_of(&error), &error.to_string());
+                // Those who have not heard of all hear of the one who is lost.
+                words = round.take_outgoing().into_iter();
             }
-        }
-        if failed.is_none() {
-            let answer = rendezvous::encode(&all);
-            for (who, stream) in &mut self.streams {
-                if let Err(error) = stream.send(MEETING_FRAME, &answer, deadline) {
-                    failed = failed.or_else(|| Some(lost(who, &error)));
-                }
-            }
-        }
-        match failed {
-            None => Ok(all),
-            Some(error) => Err(self.fail(error)),
         }
     }
 }
 
-fn lost(who: &RankIdentity, error: &FrameError) -> Error {
-    let kind = match error {
+fn kind_of(error: &FrameError) -> ErrorKind {
+    match error {
         FrameError::Timeout => ErrorKind::Timeout,
         _ => ErrorKind::Remote,
-    };
-    Error::new(kind, format!("{who} was lost while the ranks that are left met: {error}"))
+    }
+}
+
+fn lost(who: &RankIdentity, error: &FrameError) -> Error {
+    Error::new(kind_of(error), format!("{who} was lost when the ranks that are left met: {error}"))
         .with_culprits(vec![who.clone()])
 }
 

@@ -11,6 +11,7 @@
 //!   │ └ memory  guarded buffers and the naive reference
 //!   ├ boards ── the production control protocol
 //!   └ check ─── what must hold at the end
+//!   recovery ── worlds after worlds: those who are left meet, and go on
 //! ```
 //!
 //! 10,000 seeds run with the tests, and as many as `RINGWAY_SEEDS` says; `RINGWAY_SEED=n cargo test -p ringway --lib simulator::replay
@@ -24,6 +25,7 @@ mod fabric;
 mod memory;
 mod network;
 mod player;
+mod recovery;
 mod scenario;
 mod world;
 
@@ -135,6 +137,29 @@ fn every_further_seed_gives_the_right_result() {
 #[test]
 fn every_seed_with_a_fault_ends_in_one_true_error() {
     run_all((0..seeds()).filter(|seed| seed % 5 == 4));
+}
+
+/// After a death the others meet and go on: fewer, with another in its seat, or more than before; and once more.
+#[test]
+fn those_who_are_left_go_on() {
+    if std::env::var_os("RINGWAY_SEED").is_some() {
+        return;
+    }
+    let mut ways = std::collections::BTreeMap::new();
+    let (mut interrupted, mut torn, mut late) = (0, 0, 0);
+    for seed in 0..seeds() / 10 {
+        let outcome = catch_unwind(|| recovery::run(seed, false));
+        let story = outcome
+            .unwrap_or_else(|_| panic!("seed {seed} panics"))
+            .unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        story.ways.iter().for_each(|way| *ways.entry(*way).or_insert(0) += 1);
+        interrupted += story.interrupted;
+        torn += story.torn;
+        late += story.late;
+    }
+    println!("{ways:?}; deaths in meetings: {interrupted} told, {torn} half told, {late} after");
+    assert_eq!(ways.len(), 3, "{ways:?}");
+    assert!(interrupted > 0 && torn > 0 && late > 0);
 }
 
 /// A simulator that cannot fail proves nothing.

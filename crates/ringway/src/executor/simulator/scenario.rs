@@ -119,6 +119,29 @@ impl Scenario {
         let mut random = Random::new(seed);
         let ranks = draw_ranks(&mut random);
         let hosts = draw_hosts(&mut random, ranks);
+        Self::draw(random, seed, hosts)
+    }
+
+    /// What a seed stands for otherwise, with a rank on each of these hosts.
+    pub(super) fn on(seed: u64, hosts: Vec<u32>) -> Self {
+        Self::draw(Random::new(seed), seed, hosts)
+    }
+
+    /// The same with the death of a rank, if there are others.
+    pub(super) fn with_a_death(self, random: &mut Random) -> Self {
+        if self.ranks == 1 {
+            return Self { fault: Fault::Nothing, ..self };
+        }
+        let fault = Fault::Death {
+            rank: u32::try_from(random.below(u64::from(self.ranks))).expect("below"),
+            operation: usize::try_from(random.below(self.operations.len() as u64)).expect("below"),
+            turns: random.pick(&[0, 1, 3, 10, 40, 200]),
+        };
+        Self { fault, deadline_us: 1_000_000, ..self }
+    }
+
+    fn draw(mut random: Random, seed: u64, hosts: Vec<u32>) -> Self {
+        let ranks = u32::try_from(hosts.len()).expect("few");
         let tuning = Tuning {
             lanes: random.pick(&[1, 1, 2, 3]),
             slot_bytes: random.pick(&[64, 192, 256, 1024, 4096]),
