@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   executing thread ── begin, end, stand ──►  Ring of calls     ─┐
-//!                                              Ring of messages  ─┼─ read at any time ──►  Trace ──► file
+//!                                              Ring of messages  ─┤
+//!   (enqueuing)      ── enqueue ────────────►  Ring of launches  ─┼─ read at any time ──►  Trace ──► file
 //!   (about to sleep) ── lanes, whom for ────►  Standing          ─┘
 //! ```
 //!
@@ -28,7 +29,8 @@ pub(crate) use meter::{Meter, Totals};
 pub(crate) use ring::{Record, Ring};
 pub(crate) use standing::Standing;
 pub use trace::{
-    CallRecord, ClockInfo, FORMAT, MessageRecord, Outcome, Reason, Trace, VERSION, Waited,
+    CallRecord, ClockInfo, FORMAT, LaunchRecord, MessageRecord, Outcome, Reason, Trace, VERSION,
+    Waited,
 };
 pub(crate) use trace::{times, waited};
 pub(crate) use traffic::{Flow, Traffic};
@@ -50,6 +52,10 @@ pub struct Recorder {
     messages: OnceLock<Ring>,
     /// Messages begun. One writer; readers take it (acquire) to know which records there are.
     begun: AtomicU64,
+    /// Made by the first launch on a GPU. As many as calls.
+    launches: OnceLock<Ring>,
+    /// Launches enqueued. One writer, as above.
+    enqueued: AtomicU64,
     standing: Standing,
     clock: Clock,
     /// Links between hosts, as they are made.
@@ -88,6 +94,8 @@ impl Recorder {
             calls: Ring::new(kept.max(KEPT_MIN)),
             messages: OnceLock::new(),
             begun: AtomicU64::new(0),
+            launches: OnceLock::new(),
+            enqueued: AtomicU64::new(0),
             standing: Standing::default(),
             clock: if kept == 0 { Clock::stopped() } else { Clock::start() },
             links: Mutex::default(),
@@ -179,6 +187,45 @@ impl Recorder {
         let numbers = begun.saturating_sub(ring.len() as u64)..begun;
         let message = |number| Some(MessageRecord::of(number, &ring.read(number)?, &span));
         numbers.filter_map(message).collect()
+    }
+
+    /// So many calls were put on a stream of a GPU in one launch. The first launch has number 1, as kernels count them.
+    pub(crate) fn enqueue(&self, what: [u64; 3], parts: usize) {
+        let number = self.enqueued.load(Ordering::Relaxed).wrapping_add(1);
+        let entry = Entry { start: self.now(), parts, ..Entry::default() };
+        let ring = self.launches.get_or_init(|| Ring::new(self.calls.len()));
+        ring.write(number, &Record::new(what, &entry));
+        self.enqueued.store(number, Ordering::Release);
+    }
+
+    /// A launch stands still for a rank, by its number as kernels count: modulo 2^32.
+    pub(crate) fn wait_launch(&self, number: u32, rank: Rank, waited_us: u64) {
+        if let (Some(ring), Some(number)) = (self.launches.get(), self.launch_of(number)) {
+            ring.wait(number, rank, waited_us);
+        }
+    }
+
+    /// What was enqueued as a launch, by its number as kernels count.
+    pub(crate) fn launch(&self, number: u32) -> Option<Record> {
+        self.launches.get()?.read(self.launch_of(number)?)
+    }
+
+    /// The whole number of a launch that is kept.
+    fn launch_of(&self, number: u32) -> Option<u64> {
+        let last = self.enqueued.load(Ordering::Acquire);
+        #[expect(clippy::cast_possible_truncation, reason = "the low half is what kernels count")]
+        let behind = u64::from((last as u32).wrapping_sub(number));
+        let kept = behind < (self.calls.len() as u64).min(last);
+        kept.then(|| last - behind)
+    }
+
+    /// Launches enqueued so far, and those that are kept, the oldest first.
+    pub(crate) fn launches(&self) -> (u64, Vec<(u64, Record)>) {
+        let last = self.enqueued.load(Ordering::Acquire);
+        let Some(ring) = self.launches.get() else { return (last, Vec::new()) };
+        let first = last.saturating_sub(ring.len() as u64) + 1;
+        let launch = |number| Some((number, ring.read(number)?));
+        (last, (first..=last).filter_map(launch).collect())
     }
 
     /// Messages begun so far.

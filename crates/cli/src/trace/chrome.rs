@@ -1,16 +1,18 @@
 //! Chrome's trace events, which Perfetto and chrome://tracing read: a process for each rank, in it a track for its
-//! operations, one for each lane of an operation that stood still, and one for each way that messages took.
+//! operations, one for each lane of an operation that stood still, one for each way that messages took, and one on which stands
+//! when calls were put on a GPU.
 
 use std::collections::BTreeMap;
 
-use ringway::recorder::{CallRecord, MessageRecord, Outcome, Trace};
+use ringway::recorder::{CallRecord, LaunchRecord, MessageRecord, Outcome, Trace};
 use serde_json::{Value, json};
 
 use super::clocks::Clocks;
 
-/// Tracks of one communicator in a process: operations, queue, lanes, messages.
+/// Tracks of one communicator in a process: operations, queue, launches, lanes, messages.
 const TRACKS: u64 = 1 << 32;
 const QUEUE: u64 = 1;
+const LAUNCHES: u64 = 2;
 const LANES: u64 = 16;
 const MESSAGES: u64 = 1 << 16;
 
@@ -19,6 +21,7 @@ pub(super) fn document(traces: &[Trace], clocks: &Clocks) -> Value {
     let starts = traces.iter().flat_map(|trace| {
         let calls = trace.calls.iter().map(|call| call.queued_ns.unwrap_or(call.start_ns));
         let all = calls.chain(trace.messages.iter().map(|one| one.start_ns));
+        let all = all.chain(trace.launches.iter().map(|one| one.enqueued_ns));
         all.map(|ns| clocks.moment(trace, ns))
     });
     let origin = starts.min().unwrap_or(0);
@@ -76,6 +79,9 @@ impl Page<'_> {
         }
         for message in &trace.messages {
             self.message(trace, message, (process, first));
+        }
+        for launch in &trace.launches {
+            self.launch(trace, launch, (process, first + LAUNCHES));
         }
         if let Some(verdict) = &trace.verdict {
             let at = self.us(trace, trace.taken_ns);
@@ -136,6 +142,25 @@ impl Page<'_> {
         self.span(trace, track, &name, (message.start_ns, end_ns), args);
     }
 
+    /// A moment: when it begins and ends only the device knows.
+    fn launch(&mut self, trace: &Trace, launch: &LaunchRecord, track: (u64, u64)) {
+        self.track(track, || "enqueued on a GPU".to_owned());
+        let at = self.us(trace, launch.enqueued_ns);
+        self.events.push(json!({
+            "ph": "i", "s": "t", "name": launch.collective.name(), "pid": track.0, "tid": track.1, "ts": at,
+            "args": {
+                "number": launch.number,
+                "bytes": launch.bytes,
+                "count": launch.count,
+                "type": launch.data_type,
+                "op": launch.op,
+                "root": launch.root,
+                "calls": launch.parts,
+                "waited": launch.waited,
+            },
+        }));
+    }
+
     fn span(
         &mut self,
         trace: &Trace,
@@ -190,6 +215,7 @@ mod tests {
                 vec![synthetic::call(0, 1_000, Some(3_000)), synthetic::call(1, 5_000, None)];
             trace.calls[1].lanes = vec![(1, 3)];
             trace.calls[1].queued_ns = Some(4_000);
+            trace.launches = vec![synthetic::launch(3, 2_000)];
             trace.taken_ns = 9_000;
         }
         let page = document(&traces, &clocks::align(&traces));
@@ -205,6 +231,13 @@ mod tests {
                 [span(0, 0.0, 2.0), span(0, 4.0, 4.0), span(1, 3.0, 1.0), span(16, 4.0, 4.0)];
             assert_eq!(found, wanted);
         }
+        let launches: Vec<&Value> = events.iter().filter(|e| e["ph"] == "i").collect();
+        assert_eq!(launches.len(), 2);
+        let launch = launches[1];
+        assert_eq!(
+            (launch["ts"].as_f64(), &launch["pid"], &launch["tid"]),
+            (Some(1.0), &json!(1), &json!(2))
+        );
         let names: Vec<&Value> = events.iter().filter(|e| e["name"] == "process_name").collect();
         assert_eq!(names[1]["args"]["name"], "rank 1 (host1, pid 101)");
     }

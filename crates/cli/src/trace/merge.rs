@@ -39,6 +39,12 @@ pub(super) fn run(traces: Vec<Read>, target: &Path, format: Format) -> anyhow::R
                     "{messages} messages are left out: PyTorch's analyser wants every rank of a group in each"
                 ));
             }
+            let launches: usize = traces.iter().map(|trace| trace.launches.len()).sum();
+            if launches > 0 {
+                output::remark(&format!(
+                    "{launches} launches on GPUs are left out: when they began and ended is not known"
+                ));
+            }
             for (rank, document) in &documents {
                 let mut path = target.as_os_str().to_owned();
                 path.push(rank.to_string());
@@ -91,6 +97,9 @@ fn moved(trace: &Trace, clocks: &Clocks) -> String {
     }
     for message in &mut trace.messages {
         (message.start_ns, message.end_ns) = (shift(message.start_ns), message.end_ns.map(shift));
+    }
+    for launch in &mut trace.launches {
+        launch.enqueued_ns = shift(launch.enqueued_ns);
     }
     trace.taken_ns = shift(trace.taken_ns);
     trace.clock.realtime_offset_ns = 0;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ringway::recorder::{CallRecord, MessageRecord, Outcome, Trace, Waited};
+use ringway::recorder::{CallRecord, LaunchRecord, MessageRecord, Outcome, Trace, Waited};
 
 use super::read::Read;
 use crate::{output, size};
@@ -19,7 +19,7 @@ pub(super) fn run(traces: &[Read], last: usize) -> std::io::Result<()> {
     Ok(())
 }
 
-/// A row of the table: an operation or a message.
+/// A row of the table: an operation, a message or a launch on a GPU.
 struct Row {
     start_ns: u64,
     text: String,
@@ -38,12 +38,15 @@ pub(super) fn page(trace: &Trace, last: usize) -> String {
         let _ = writeln!(page, "# error: {}", shown(&verdict.to_string()));
     }
     let origin = trace.calls.iter().map(|call| call.start_ns);
-    let origin = origin.chain(trace.messages.iter().map(|one| one.start_ns)).min().unwrap_or(0);
+    let origin = origin.chain(trace.messages.iter().map(|one| one.start_ns));
+    let origin = origin.chain(trace.launches.iter().map(|one| one.enqueued_ns)).min().unwrap_or(0);
     let clock = Clock { origin, taken: trace.taken_ns };
     let mut rows: Vec<Row> = trace.calls.iter().map(|one| call(one, &clock)).collect();
     rows.extend(trace.messages.iter().map(|one| message(one, &clock)));
+    rows.extend(trace.launches.iter().map(|one| launch(one, &clock)));
     rows.sort_by_key(|row| row.start_ns);
     let begun = trace.calls_begun.saturating_add(trace.messages_begun);
+    let begun = begun.saturating_add(trace.launches_begun);
     let hidden = rows.len().saturating_sub(last);
     let _ = writeln!(
         page,
@@ -114,6 +117,24 @@ fn message(message: &MessageRecord, clock: &Clock) -> Row {
     Row { start_ns: message.start_ns, text }
 }
 
+/// What was put on a stream: whether it is done, nobody knows but the GPU.
+fn launch(launch: &LaunchRecord, clock: &Clock) -> Row {
+    let (start, _) = clock.times(launch.enqueued_ns, None, Outcome::Done);
+    let mut text = format!(
+        " {:>9} {:<15} {:>9} {:<18} {start:>12} {:>11} enqueued on a GPU\n",
+        launch.number,
+        launch.collective.name(),
+        size::display(launch.bytes),
+        "-",
+        "-"
+    );
+    if launch.parts > 1 {
+        let _ = writeln!(text, "#{:>10}{} calls in one launch", "", launch.parts);
+    }
+    note(&mut text, Outcome::Done, launch.waited, &[]);
+    Row { start_ns: launch.enqueued_ns, text }
+}
+
 fn mark(outcome: Outcome) -> &'static str {
     match outcome {
         Outcome::Done => "",
@@ -167,6 +188,18 @@ mod tests {
         assert!(page.contains("steps done in each lane: 3/9 0/4\n"), "{page}");
         let widest = page.lines().map(|line| line.chars().count()).max();
         assert!(widest <= Some(90), "{page}");
+    }
+
+    #[test]
+    fn what_was_put_on_a_gpu_is_shown_as_no_more_than_that() {
+        let mut trace = synthetic::trace(0, 2);
+        trace.launches_begun = 9;
+        trace.launches = vec![synthetic::launch(8, 1_000), synthetic::launch(9, 4_000)];
+        trace.launches[1].waited = Some(Waited { rank: 1, waited_ns: 2_500_000 });
+        let page = page(&trace, 20);
+        assert!(page.contains("# 9 operations, 2 kept, 2 shown"), "{page}");
+        assert!(page.contains("3.0           - enqueued on a GPU\n"), "{page}");
+        assert!(page.contains("waited for rank 1, at least 2.5 ms\n"), "{page}");
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! Traces for tests, made up.
 
 use ringway::plan::algorithm::Algorithm;
-use ringway::recorder::{CallRecord, ClockInfo, FORMAT, Outcome, Reason, Trace, VERSION};
+use ringway::recorder::{
+    CallRecord, ClockInfo, FORMAT, LaunchRecord, Outcome, Reason, Trace, VERSION,
+};
 use ringway::{Collective, DataType, ReduceOp};
 
 /// An all_reduce of 8 bytes.
@@ -47,7 +49,25 @@ pub(super) fn trace(rank: u32, size: u32) -> Trace {
         verdict: None,
         calls_begun: 0,
         messages_begun: 0,
+        launches_begun: 0,
         calls: Vec::new(),
         messages: Vec::new(),
+        launches: Vec::new(),
+    }
+}
+
+/// An all_reduce of 8 bytes, put on a GPU.
+pub(super) fn launch(number: u64, enqueued_ns: u64) -> LaunchRecord {
+    LaunchRecord {
+        number,
+        collective: Collective::AllReduce,
+        data_type: Some(DataType::F32),
+        op: Some(ReduceOp::Sum),
+        root: None,
+        count: 2,
+        bytes: 8,
+        parts: 1,
+        enqueued_ns,
+        waited: None,
     }
 }

@@ -78,6 +78,7 @@ impl Communicator {
             ordinal,
             hosts: self.hosts(),
             health: self.inner.control.health(),
+            journal: self.inner.recording.journal(),
             exchange: &|blob| self.all_gather_blobs(blob),
         })?;
         let attached = match met {

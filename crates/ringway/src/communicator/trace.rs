@@ -100,6 +100,11 @@ impl Recording {
         Kept(recording)
     }
 
+    /// Where calls are written down.
+    pub(super) fn journal(&self) -> &Arc<Journal> {
+        &self.journal
+    }
+
     /// The time, by the recorder's clock.
     pub(super) fn now(&self) -> u64 {
         self.journal.recorder().now()
@@ -127,6 +132,7 @@ impl Recording {
     fn trace(&self, reason: Reason) -> Trace {
         let (calls_begun, calls) = self.journal.calls();
         let (messages_begun, messages) = self.journal.messages();
+        let (launches_begun, launches) = self.journal.launches();
         let (source, realtime_offset_ns) = self.journal.recorder().clock_info();
         Trace {
             format: FORMAT.to_owned(),
@@ -146,8 +152,10 @@ impl Recording {
             verdict: self.health.verdict(),
             calls_begun,
             messages_begun,
+            launches_begun,
             calls,
             messages,
+            launches,
         }
     }
 }

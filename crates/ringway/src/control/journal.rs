@@ -12,7 +12,8 @@ use super::pace::{self, LinkPace, Pace};
 use super::signature::Signature;
 use crate::plan::types::{Collective, Rank};
 use crate::recorder::{
-    CallRecord, Entry, Flow, MessageRecord, Outcome, Record, Recorder, Watched, times, waited,
+    CallRecord, Entry, Flow, LaunchRecord, MessageRecord, Outcome, Record, Recorder, Watched,
+    times, waited,
 };
 use crate::sync::atomic::{AtomicU64, Ordering};
 
@@ -316,6 +317,43 @@ impl Journal {
             links.drain(pace::LINKS - 1..links.len() - 1);
         }
         links
+    }
+
+    /// A call was put on a stream of a GPU, the first of so many in its launch. Its place in the communicator's sequence is not
+    /// looked at: calls on a GPU have an order of their own.
+    pub(crate) fn enqueue(&self, call: &Signature, calls: usize) {
+        let [_, what @ ..] = call.words();
+        self.recorder.enqueue(what, calls);
+    }
+
+    /// What was enqueued as a launch, by its number as kernels count, where that is remembered: the first call, and how many.
+    pub(crate) fn launch(&self, number: u32) -> Option<(Signature, u64)> {
+        let record = self.recorder.launch(number)?;
+        Some((Self::signature(u64::from(number), &record)?, record.parts()))
+    }
+
+    /// Launches that are kept, the oldest first, and how many were enqueued.
+    #[must_use]
+    pub fn launches(&self) -> (u64, Vec<LaunchRecord>) {
+        let (enqueued, kept) = self.recorder.launches();
+        let span = self.recorder.clock().span();
+        let launch = |(number, record): (u64, Record)| {
+            let call = Self::signature(number, &record)?;
+            let size = call.data_type.map_or(0, |data_type| data_type.size() as u64);
+            Some(LaunchRecord {
+                number,
+                collective: call.collective,
+                data_type: call.data_type,
+                op: call.op,
+                root: call.root,
+                count: call.count,
+                bytes: call.count.saturating_mul(size),
+                parts: record.parts(),
+                enqueued_ns: times(&record, &span).0,
+                waited: waited(&record),
+            })
+        };
+        (enqueued, kept.into_iter().filter_map(launch).collect())
     }
 
     /// Messages that are kept, the oldest first, and how many were begun.

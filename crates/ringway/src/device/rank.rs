@@ -26,7 +26,7 @@ use super::watch::{Shared, Watch};
 use super::work::Work;
 use crate::call::Call;
 use crate::config::Config;
-use crate::control::Health;
+use crate::control::{Health, Journal};
 use crate::error::{Error, Result};
 use crate::ffi::cuda::Address;
 use crate::plan::mapped::{self, Way};
@@ -51,6 +51,7 @@ pub(crate) struct Setup<'a> {
     pub(crate) ordinal: Option<i32>,
     pub(crate) hosts: &'a [u32],
     pub(crate) health: &'a Arc<Health>,
+    pub(crate) journal: &'a Arc<Journal>,
     pub(crate) exchange: Exchange<'a>,
 }
 
@@ -257,7 +258,7 @@ impl DeviceRank {
             words,
             foreign,
             directory: directory.map(Path::to_path_buf),
-            recent: Recent::default(),
+            recent: Recent::new(setup.journal),
             health: Arc::clone(setup.health),
             timeout: setup.config.timeout,
             rank: setup.rank,

@@ -1,84 +1,98 @@
-//! The calls that a rank enqueued last, so that an error of a kernel can name its call.
+//! The calls that a rank enqueued, as the journal keeps them, so that an error of a kernel can name its call.
 //!
-//! The journal of host calls is no place for them: ranks compare it number by number, and it knows when a call
-//! is over. Calls on a GPU have an order of their own, and only the device knows when they are done.
-//!
-//! *Invariant:* noting a call allocates nothing, and waits for nobody but a reader of one entry.
+//! They have a ring of their own there: ranks compare the one of host calls number by number, and it knows when a call
+//! is over. Calls on a GPU have their own order, and only the device knows when they are done.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::call::Call;
-use crate::plan::types::{Collective, DataType};
+use crate::control::{Journal, Signature};
+use crate::plan::types::{Collective, DataType, Level, Rank};
 
-/// Launches that are remembered.
-const REMEMBERED: usize = 64;
-
-/// What a launch does.
+/// What a launch does: the first of its calls, and how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum What {
-    /// Collectives: the first of them, and how many there are.
-    Collectives { collective: Collective, data_type: DataType, count: u64, calls: usize },
-    /// Messages out and in.
-    Messages { out: usize, into: usize },
+pub(super) struct What {
+    call: Signature,
+    calls: usize,
 }
 
 impl What {
     pub(super) fn of(call: &Call) -> Self {
-        let Call { collective, data_type, count, .. } = *call;
-        Self::Collectives { collective, data_type, count, calls: 1 }
+        let Call { collective, data_type, count, op, root, .. } = *call;
+        let call = Signature {
+            sequence: 0,
+            collective,
+            count,
+            data_type: Some(data_type),
+            op: collective.reduces().then_some(op),
+            root: collective.has_root().then_some(root),
+            level: Level::Run,
+            extra: 0,
+        };
+        Self { call, calls: 1 }
+    }
+
+    /// Messages out and in, of so many bytes in all.
+    pub(super) fn messages(out: usize, into: usize, bytes: usize) -> Self {
+        let call = Signature {
+            sequence: 0,
+            collective: Collective::SendRecv,
+            count: bytes as u64,
+            data_type: Some(DataType::U8),
+            op: None,
+            root: None,
+            level: Level::Run,
+            extra: (out as u64) << 32 | into as u64,
+        };
+        Self { call, calls: out + into }
     }
 
     /// One more collective.
     pub(super) fn and_one(&mut self) {
-        if let Self::Collectives { calls, .. } = self {
-            *calls += 1;
-        }
+        self.calls += 1;
     }
 }
 
 impl std::fmt::Display for What {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Collectives { collective, data_type, count, calls } => {
-                write!(f, "{collective} of {count} {data_type}")?;
-                match calls {
-                    0 | 1 => Ok(()),
-                    more => write!(f, " and {} more in its group", more - 1),
-                }
-            }
-            Self::Messages { out, into } => write!(f, "messages, {out} out and {into} in"),
+        if self.call.collective == Collective::SendRecv {
+            let (out, into) = (self.call.extra >> 32, self.call.extra & 0xffff_ffff);
+            return write!(f, "messages, {out} out and {into} in");
+        }
+        f.write_str(&self.call.call())?;
+        match self.calls {
+            0 | 1 => Ok(()),
+            more => write!(f, " and {} more in its group", more - 1),
         }
     }
 }
 
 /// The last launches, by number.
 #[derive(Debug)]
-pub(super) struct Recent(Mutex<(u32, [Option<What>; REMEMBERED])>);
-
-impl Default for Recent {
-    fn default() -> Self {
-        Self(Mutex::new((0, [None; REMEMBERED])))
-    }
-}
+pub(super) struct Recent(Arc<Journal>);
 
 impl Recent {
-    /// Notes the next launch. The first has number 1, as kernels count them.
+    pub(super) fn new(journal: &Arc<Journal>) -> Self {
+        Self(Arc::clone(journal))
+    }
+
+    /// Notes the next launch. The first has number 1, as kernels count them. One thread at a time.
     pub(super) fn note(&self, what: What) {
-        let mut recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (number, all) = &mut *recent;
-        *number = number.wrapping_add(1);
-        all[*number as usize % REMEMBERED] = Some(what);
+        self.0.enqueue(&what.call, what.calls);
+    }
+
+    /// A launch has stood still for a rank for so long.
+    pub(super) fn waits(&self, number: u32, rank: Rank, waited: Duration) {
+        let waited_us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
+        self.0.recorder().wait_launch(number, rank, waited_us);
     }
 
     /// What was enqueued as launch `number`, where that is remembered. Graphs that are replayed launch what
     /// was enqueued once, so after them this is a hint.
-    pub(super) fn get(&self, number: u32) -> Option<What> {
-        let recent = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let behind = recent.0.wrapping_sub(number) as usize;
-        if behind >= REMEMBERED {
-            return None;
-        }
-        recent.1[number as usize % REMEMBERED]
+    fn get(&self, number: u32) -> Option<What> {
+        let (call, calls) = self.0.launch(number)?;
+        Some(What { call, calls: usize::try_from(calls).unwrap_or(usize::MAX) })
     }
 
     /// For the end of a message: what was enqueued as launch `number`.
@@ -91,30 +105,54 @@ impl Recent {
 mod tests {
     use super::*;
 
+    fn recent() -> (Recent, Arc<Journal>) {
+        let journal = Arc::new(Journal::new());
+        (Recent::new(&journal), journal)
+    }
+
     #[test]
     fn launches_are_found_by_their_numbers_while_they_are_remembered() {
-        let recent = Recent::default();
-        assert_eq!(recent.get(1), None);
+        let (recent, journal) = recent();
+        assert_eq!(recent.told(1), "");
         for out in 1..=100 {
-            recent.note(What::Messages { out, into: 0 });
+            recent.note(What::messages(out, 0, 8));
         }
-        assert_eq!(recent.get(100), Some(What::Messages { out: 100, into: 0 }));
-        assert_eq!(recent.get(37), Some(What::Messages { out: 37, into: 0 }));
-        assert_eq!(recent.get(36), None);
-        assert_eq!(recent.get(101), None);
+        assert_eq!(recent.told(100), ", enqueued for messages, 100 out and 0 in");
+        assert_eq!(recent.told(37), ", enqueued for messages, 37 out and 0 in");
+        assert_eq!((recent.told(36), recent.told(101), recent.told(0)), Default::default());
+        let (enqueued, kept) = journal.launches();
+        assert_eq!((enqueued, kept.len(), kept[0].number), (100, 64, 37));
+        assert_eq!(
+            (kept[0].collective, kept[0].bytes, kept[0].parts),
+            (Collective::SendRecv, 8, 37)
+        );
     }
 
     #[test]
     fn calls_are_named() {
-        let mut what = What::of(&Call::new(Collective::AllReduce, DataType::F32, 7));
-        assert_eq!(what.to_string(), "all_reduce of 7 float");
+        let mut what = What::of(&Call::new(Collective::Broadcast, DataType::F32, 7));
+        assert_eq!(what.to_string(), "broadcast of 7 float with root 0");
         what.and_one();
-        assert_eq!(what.to_string(), "all_reduce of 7 float and 1 more in its group");
-        let messages = What::Messages { out: 2, into: 1 };
-        assert_eq!(messages.to_string(), "messages, 2 out and 1 in");
-        let recent = Recent::default();
-        recent.note(messages);
-        assert_eq!(recent.told(1), ", enqueued for messages, 2 out and 1 in");
-        assert_eq!(recent.told(2), "");
+        what.and_one();
+        let (recent, _) = recent();
+        recent.note(what);
+        assert_eq!(
+            recent.told(1),
+            ", enqueued for broadcast of 7 float with root 0 and 2 more in its group"
+        );
+    }
+
+    #[test]
+    fn whom_a_launch_stood_still_for_is_kept() {
+        let (recent, journal) = recent();
+        for _ in 0..3 {
+            recent.note(What::of(&Call::new(Collective::AllReduce, DataType::F32, 7)));
+        }
+        recent.waits(2, 5, Duration::from_millis(3));
+        recent.waits(9, 1, Duration::from_millis(9));
+        let (_, kept) = journal.launches();
+        let waited: Vec<_> =
+            kept.iter().map(|one| one.waited.map(|w| (w.rank, w.waited_ns))).collect();
+        assert_eq!(waited, [None, Some((5, 3_000_000)), None]);
     }
 }

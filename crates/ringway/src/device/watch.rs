@@ -116,7 +116,10 @@ fn watch(shared: &Shared, stop: &AtomicBool) {
         let launch = report.launch.load(Ordering::Acquire);
         if waits_for.is_none() || launch != stuck {
             (stuck, since, told) = (launch, Instant::now(), false);
-        } else if !told && since.elapsed() > shared.timeout {
+        } else if let Some(peer) = waits_for {
+            shared.recent.waits(launch, peer, since.elapsed());
+        }
+        if waits_for.is_some() && !told && since.elapsed() > shared.timeout {
             told = true;
             shared.health.report(Report::Device {
                 peer: waits_for,

@@ -175,6 +175,35 @@ impl MessageRecord {
     }
 }
 
+/// One launch on a GPU: one call, or several of a group. When it began and ended only the device knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LaunchRecord {
+    /// Its place among this rank's launches, from 1. Those of a captured graph count once, when it was captured.
+    pub number: u64,
+    /// The first call in it; of messages `send_recv`.
+    pub collective: Collective,
+    /// Its element type.
+    #[serde(default, rename = "type")]
+    pub data_type: Option<DataType>,
+    /// Its reduction, where values are combined.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub op: Option<ReduceOp>,
+    /// Its root, where there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub root: Option<Rank>,
+    /// Its elements, as the caller gave them.
+    pub count: u64,
+    /// The bytes of as many elements; of messages, those of all of them.
+    pub bytes: u64,
+    /// Calls or messages in it.
+    pub parts: u64,
+    /// When it was enqueued.
+    pub enqueued_ns: u64,
+    /// Whom it stood still for longest, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited: Option<Waited>,
+}
+
 /// When a record began and ended, and how.
 pub(crate) fn times(record: &Record, span: &Span) -> (u64, Option<u64>, Outcome) {
     let start = record.start();
@@ -226,11 +255,17 @@ pub struct Trace {
     /// Messages that were begun, kept or not.
     #[serde(default)]
     pub messages_begun: u64,
+    /// Launches on a GPU that were enqueued, kept or not.
+    #[serde(default)]
+    pub launches_begun: u64,
     /// The last operations, the oldest first.
     pub calls: Vec<CallRecord>,
     /// The last messages, the oldest first.
     #[serde(default)]
     pub messages: Vec<MessageRecord>,
+    /// The last launches on a GPU, the oldest first.
+    #[serde(default)]
+    pub launches: Vec<LaunchRecord>,
 }
 
 /// What every version of the file has.
@@ -300,18 +335,23 @@ impl Trace {
     pub fn text(&self) -> String {
         // Only what cannot be written down fails, such as maps without text keys; there is none.
         let json = |value: &dyn Fn() -> serde_json::Result<String>| value().unwrap_or_default();
-        let head = Self { calls: Vec::new(), messages: Vec::new(), ..self.clone() };
+        let (calls, messages, launches) = (Vec::new(), Vec::new(), Vec::new());
+        let head = Self { calls, messages, launches, ..self.clone() };
         let head = json(&|| serde_json::to_string(&head));
-        // The two lists stand last.
-        let head = head.strip_suffix("\"calls\":[],\"messages\":[]}").unwrap_or(&head);
+        // The three lists stand last.
+        let lists = "\"calls\":[],\"messages\":[],\"launches\":[]}";
+        let head = head.strip_suffix(lists).unwrap_or(&head);
         let calls: Vec<String> =
             self.calls.iter().map(|call| json(&|| serde_json::to_string(call))).collect();
         let messages: Vec<String> =
             self.messages.iter().map(|one| json(&|| serde_json::to_string(one))).collect();
+        let launches: Vec<String> =
+            self.launches.iter().map(|one| json(&|| serde_json::to_string(one))).collect();
         format!(
-            "{head}\"calls\":[\n{}\n],\"messages\":[\n{}\n]}}\n",
+            "{head}\"calls\":[\n{}\n],\"messages\":[\n{}\n],\"launches\":[\n{}\n]}}\n",
             calls.join(",\n"),
-            messages.join(",\n")
+            messages.join(",\n"),
+            launches.join(",\n")
         )
     }
 }
@@ -357,6 +397,18 @@ pub(super) mod tests {
             outcome: Outcome::Running,
             waited: Some(Waited { rank: 1, waited_ns: 2_000_000 }),
         };
+        let launch = LaunchRecord {
+            number: 5,
+            collective: Collective::Broadcast,
+            data_type: Some(DataType::F32),
+            op: None,
+            root: Some(1),
+            count: 7,
+            bytes: 28,
+            parts: 1,
+            enqueued_ns: 60,
+            waited: None,
+        };
         Trace {
             format: FORMAT.to_owned(),
             version: VERSION,
@@ -371,14 +423,18 @@ pub(super) mod tests {
             verdict: Some(Error::new(ErrorKind::Remote, "rank 1 died")),
             calls_begun: 3,
             messages_begun: 1,
+            launches_begun: 5,
             calls: vec![call(1), CallRecord { lanes: vec![(1, 4)], ..call(2) }],
             messages: vec![message],
+            launches: vec![launch],
         }
     }
 
     #[test]
     fn a_trace_is_read_as_it_was_written() {
-        for one in [trace(), Trace { calls: vec![], messages: vec![], verdict: None, ..trace() }] {
+        let (calls, messages, launches) = (vec![], vec![], vec![]);
+        let empty = Trace { calls, messages, launches, verdict: None, ..trace() };
+        for one in [trace(), empty] {
             assert_eq!(Trace::parse(&one.text()), Ok(one));
         }
     }

@@ -438,7 +438,14 @@ fn a_kernel_that_stands_still_is_an_error_that_names_its_call() {
         queue.finish().unwrap();
         if comm.rank() == 0 {
             queue.collective_in_place(&call(40_000), at).unwrap();
-            return queue.finish().unwrap_err();
+            let error = queue.finish().unwrap_err();
+            let trace = comm.trace();
+            let known: Vec<_> = trace.launches.iter().map(|one| (one.number, one.count)).collect();
+            assert_eq!((trace.launches_begun, &known[..]), (2, &[(1, 9), (2, 40_000)][..]));
+            assert!(trace.launches[0].enqueued_ns < trace.launches[1].enqueued_ns);
+            let waited = trace.launches[1].waited.unwrap();
+            assert_eq!((waited.rank, waited.waited_ns > 4_000_000_000), (1, true), "{waited:?}");
+            return error;
         }
         let start = std::time::Instant::now();
         loop {

@@ -96,7 +96,8 @@ impl DeviceRank {
             buffers.output = *address;
             buffers.tag = message_tag(*bytes);
         }
-        self.shared.recent.note(What::Messages { out: out.len(), into: into.len() });
+        let bytes = out.iter().chain(into).map(|(_, _, bytes)| bytes).sum();
+        self.shared.recent.note(What::messages(out.len(), into.len(), bytes));
         (argument.named, argument.names) = self.exports.fresh();
         let function = self.kernels.get(Kind::Copy)?;
         let shape = (program.blocks, self.kernels.threads(Kind::Copy));
