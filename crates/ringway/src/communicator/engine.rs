@@ -344,9 +344,9 @@ impl Engine {
     /// Notes when the call began, if that has not been done.
     #[inline]
     fn note_start(&mut self) {
-        let shown_at = self.links.take_shown_at();
         if let Some(sequence) = self.entering.untimed.take() {
             let now = || self.journal.recorder().now();
+            let shown_at = self.links.shown_at();
             self.entering.start = if shown_at == 0 { now() } else { shown_at };
             self.journal.started(sequence, self.entering.start);
         }

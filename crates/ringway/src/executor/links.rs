@@ -25,7 +25,7 @@ pub(crate) struct Links {
     shown: bool,
     /// What times are taken from.
     counter: Counter,
-    /// When the first card since [`Links::take_shown_at`] was turned up; 0 for none.
+    /// When the first card since the last [`Fabric::settle`] was turned up; 0 for none.
     shown_at: u64,
 }
 
@@ -51,10 +51,10 @@ impl Links {
         Self { counter, ..self }
     }
 
-    /// When the first card was turned up since this was last asked; 0 where none was, or nothing counts.
+    /// When the first card was turned up since the last [`Fabric::settle`]; 0 where none was, or nothing counts.
     #[inline]
-    pub(crate) fn take_shown_at(&mut self) -> u64 {
-        std::mem::take(&mut self.shown_at)
+    pub(crate) fn shown_at(&self) -> u64 {
+        self.shown_at
     }
 
     pub(crate) fn insert(&mut self, peer: Rank, link: Box<dyn Link>) {
@@ -165,6 +165,7 @@ impl Fabric for Links {
             return;
         }
         flags::settle();
+        self.shown_at = 0;
         if std::mem::take(&mut self.shown) {
             self.links.iter_mut().flatten().for_each(|link| link.wake());
         } else {
@@ -232,5 +233,30 @@ impl Fabric for Links {
 
     fn cards(&self, peer: Rank, tag: OperationTag) -> Option<Area> {
         self.links[peer as usize].as_ref().and_then(|link| link.cards(tag.sequence))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::transport::shm::Layout;
+
+    #[test]
+    fn when_a_card_was_turned_up_is_known_until_it_is_settled() {
+        let layout = Layout { ranks: 1, small_bytes: 512, large_bytes: 512, message_bytes: 64 };
+        let own = std::sync::Arc::new(Segment::create(layout).unwrap().0);
+        let mut links = Links::new(0, 1, own, Bell::new().unwrap()).timed(Counter::Monotonic);
+        let show = |links: &mut Links, sequence| {
+            let tag = OperationTag { sequence, tag: 7 };
+            links.show(tag, 0, ([1_u8; 8].as_ptr(), 8));
+            links.shown_at()
+        };
+        assert_eq!(links.shown_at(), 0);
+        let first = show(&mut links, 0);
+        assert!(first > 0);
+        assert_eq!(show(&mut links, 1), first, "the first one counts");
+        links.settle();
+        assert_eq!(links.shown_at(), 0);
+        assert!(show(&mut links, 2) > first);
     }
 }
