@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 
 use crate::doctor::DoctorArgs;
 use crate::env::EnvArgs;
+use crate::fabric::FabricArgs;
 use crate::launch::rank_exec::RankExecArgs;
 use crate::net::NetArgs;
 use crate::perf::args::PerfArgs;
@@ -20,7 +21,9 @@ use crate::topo::TopoArgs;
 use crate::trace::TraceArgs;
 use crate::tune::TuneArgs;
 use crate::why::WhyArgs;
-use crate::{doctor, env, launch, net, output, perf, plan, run, snapshot, topo, trace, tune, why};
+use crate::{
+    doctor, env, fabric, launch, net, output, perf, plan, run, snapshot, topo, trace, tune, why,
+};
 
 /// Help is laid out for this width, however wide the terminal is.
 const HELP_COLUMNS: usize = 80;
@@ -40,6 +43,7 @@ const HELP_COLUMNS: usize = 80;
   ringway topo                            GPUs, NICs, what is between them
   ringway net gids                        RDMA addresses, which is used
   ringway net bw node1                    bandwidth to another host
+  ringway fabric check topo.txt           what is wrong with a fabric
   ringway plan verify                     prove every algorithm
   ringway env                             settings, sources, mistakes
   ringway doctor                          what is wrong with this machine
@@ -64,6 +68,7 @@ pub(crate) enum Command {
     Tune(TuneArgs),
     Topo(TopoArgs),
     Net(NetArgs),
+    Fabric(FabricArgs),
     Env(EnvArgs),
     Doctor(DoctorArgs),
     Snapshot(SnapshotArgs),
@@ -85,6 +90,7 @@ impl Command {
             Self::Tune(args) => tune::run(args),
             Self::Topo(args) => topo::run(args),
             Self::Net(args) => net::run(args),
+            Self::Fabric(args) => fabric::run(args),
             Self::Env(args) => env::run(args),
             Self::Doctor(args) => doctor::run(args),
             Self::Snapshot(args) => snapshot::run(args),
@@ -104,6 +110,7 @@ impl Command {
             Self::Tune(_) => "tune",
             Self::Topo(_) => "topo",
             Self::Net(_) => "net",
+            Self::Fabric(_) => "fabric",
             Self::Env(_) => "env",
             Self::Doctor(_) => "doctor",
             Self::Snapshot(_) => "snapshot",

@@ -7,6 +7,7 @@
 mod args;
 mod doctor;
 mod env;
+mod fabric;
 mod launch;
 mod net;
 mod output;
@@ -48,7 +49,7 @@ fn usage(error: &clap::Error) -> ExitCode {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match (error.exit_code(), &words[..]) {
         (0, _) => ExitCode::SUCCESS,
-        (_, ["doctor" | "why", ..] | ["env", "lint"]) => {
+        (_, ["doctor" | "why", ..] | ["env", "lint"] | ["fabric", "check" | "diff"]) => {
             ExitCode::from(doctor::finding::EXIT_CANNOT)
         }
         (code, _) => ExitCode::from(u8::try_from(code).unwrap_or(2)),

@@ -59,6 +59,23 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("testing", &["bootstrap", "communicator", "config", "error"]),
 ];
 
+/// Modules of fabrics, likewise.
+const FABRIC_LAYERS: &[(&str, &[&str])] = &[
+    ("rate", &[]),
+    ("counter", &[]),
+    ("describe", &[]),
+    ("model", &["counter", "rate"]),
+    ("tier", &["model"]),
+    ("draft", &["counter", "describe", "model", "rate", "tier"]),
+    ("read", &["counter", "describe", "draft", "model", "rate"]),
+    ("generate", &["draft", "model", "rate"]),
+    ("shape", &["describe", "model", "rate", "tier"]),
+    ("check", &["counter", "describe", "model", "rate", "shape"]),
+    ("diff", &["check", "describe", "model", "rate", "shape"]),
+    ("export", &["check", "describe", "model", "rate", "shape"]),
+    ("plan", &["generate", "rate"]),
+];
+
 /// Modules of NCCL's interface, likewise; `exports` is above all of them.
 const NCCL_LAYERS: &[(&str, &[&str])] = &[
     ("types", &[]),
@@ -206,7 +223,7 @@ fn files_fit_a_reading_and_are_named_for_what_they_hold() {
 fn unsafe_stays_where_it_is_argued_for() {
     let mut wrong = Vec::new();
     let mut found = BTreeSet::new();
-    for root in ["crates/plan/src/lib.rs", "crates/cli/src/main.rs"] {
+    for root in ["crates/plan/src/lib.rs", "crates/fabric/src/lib.rs", "crates/cli/src/main.rs"] {
         if !read(root).contains("#![forbid(unsafe_code)]") {
             wrong.push(format!("{root}: #![forbid(unsafe_code)] is missing"));
         }
@@ -228,16 +245,18 @@ fn unsafe_stays_where_it_is_argued_for() {
 }
 
 #[test]
-fn plans_are_pure() {
+fn plans_and_fabrics_are_pure() {
     let impure = ["fs", "net", "io", "thread", "time", "env", "process", "os"];
     let mut wrong = Vec::new();
-    for file in sources("crates/plan/src") {
-        let code = product_code(&file);
-        for module in impure.iter().filter(|m| code.contains(&format!("std::{m}"))) {
-            wrong.push(format!("{}: plans know nothing of std::{module}", file.name));
-        }
-        if code.contains("ringway::") {
-            wrong.push(format!("{}: plans know nothing of the library", file.name));
+    for (folder, what) in [("crates/plan/src", "plans"), ("crates/fabric/src", "fabrics")] {
+        for file in sources(folder) {
+            let code = product_code(&file);
+            for module in impure.iter().filter(|m| code.contains(&format!("std::{m}"))) {
+                wrong.push(format!("{}: {what} know nothing of std::{module}", file.name));
+            }
+            if code.contains("ringway::") {
+                wrong.push(format!("{}: {what} know nothing of the library", file.name));
+            }
         }
     }
     report(&wrong);
@@ -246,7 +265,12 @@ fn plans_are_pure() {
 #[test]
 fn each_layer_knows_only_those_below_it() {
     let mut wrong = Vec::new();
-    for (folder, layers) in [("crates/ringway/src", LAYERS), ("crates/nccl/src", NCCL_LAYERS)] {
+    let all = [
+        ("crates/ringway/src", LAYERS),
+        ("crates/nccl/src", NCCL_LAYERS),
+        ("crates/fabric/src", FABRIC_LAYERS),
+    ];
+    for (folder, layers) in all {
         let layers: BTreeMap<&str, &[&str]> = layers.iter().copied().collect();
         for file in sources(folder) {
             let inside = file.name[folder.len()..].trim_start_matches('/');

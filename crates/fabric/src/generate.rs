@@ -250,7 +250,7 @@ mod tests {
         assert_eq!(tiers, [32, 32, 16]);
         assert_eq!(shape.bisection.gbps, 64.0 * 400.0);
         let paths = shape.paths.unwrap();
-        assert_eq!((paths.least, paths.most, paths.switches_most), (4, 16, 5));
+        assert_eq!((paths.least, paths.most, paths.fewer, paths.switches_most), (16, 16, 0, 5));
     }
 
     #[test]

@@ -108,6 +108,8 @@ pub struct Shape {
     pub link_ends: usize,
     /// Links by rate, the most frequent first.
     pub rates: Vec<RateCount>,
+    /// Whether a dump tells the rate of any link; without, links count 1 Gb/s each.
+    pub rates_known: bool,
     /// Hosts by adapters, the most frequent first.
     pub host_counts: Vec<HostCount>,
     /// Tiers, from the hosts up.
@@ -146,6 +148,7 @@ impl Shape {
             links: fabric.links.len(),
             link_ends: fabric.links.len() * 2,
             rates: rate_counts(fabric),
+            rates_known: fabric.links.iter().any(|link| link.rate.is_some()),
             host_counts: host_counts(fabric),
             tiers,
             parts: parts(fabric).len(),

@@ -5,6 +5,7 @@
 
 mod chaos;
 mod doctor;
+mod fabric;
 #[path = "../../../ringway/tests/fakes/fakes.rs"]
 mod fakes;
 mod gpu;

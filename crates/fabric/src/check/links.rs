@@ -110,7 +110,7 @@ fn bundle(fabric: &Fabric, link: &Link) -> (usize, usize) {
 pub(super) fn missing_uplinks(fabric: &Fabric, shape: &Shape) -> Vec<Finding> {
     let mut found = Vec::new();
     for group in equals(fabric, shape) {
-        let Some((expected, _)) = usual(group.iter().map(|one| one.up_links)) else { continue };
+        let Some((expected, have)) = usual(group.iter().map(|one| one.up_links)) else { continue };
         let short: Vec<&&SwitchShape> =
             group.iter().filter(|one| one.up_links < expected).collect();
         if short.is_empty() {
@@ -152,14 +152,17 @@ pub(super) fn missing_uplinks(fabric: &Fabric, shape: &Shape) -> Vec<Finding> {
         });
         let what = if group[0].tier == 1 { "leaves" } else { "switches" };
         let title = format!(
-            "{} of {} {what} of tier {} have fewer than {expected} uplinks, down to {fewest} ({lost} links in all)",
+            "{} of {} {what} of tier {} have fewer than {expected} uplinks, down to {fewest} ({} in all)",
             short.len(),
             group.len(),
             group[0].tier,
+            plural(lost, "link", "links"),
         );
+        // Of two that differ nobody can say which is wrong.
+        let verdict = if have * 2 > group.len() { Verdict::Fail } else { Verdict::Warn };
         let loss = (expected - fewest) as f64 / expected as f64 * 100.0;
         found.push(
-            Finding::new("links", "fab-02", Verdict::Fail, title)
+            Finding::new("links", "fab-02", verdict, title)
                 .seen(evidence)
                 .costs(format!("up to {loss:.0} % of what leaves such a switch; routes crowd on the links that are left"))
                 .fixed_by("look at the ports with iblinkinfo; ibportstate <lid> <port> enable; else reseat or replace the cable"),

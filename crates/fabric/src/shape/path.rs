@@ -9,7 +9,7 @@ use crate::model::{Fabric, NodeIndex};
 /// Leaves from which ways are counted; of more, every n-th.
 const SOURCES_MOST: usize = 512;
 
-/// Shortest ways between pairs of leaves. Parallel cables are ways of their own.
+/// Shortest ways between pairs of leaves, those that are farthest from each other. Parallel cables are ways of their own.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, Serialize)]
 pub struct Paths {
     /// The fewest of any pair.
@@ -18,7 +18,7 @@ pub struct Paths {
     pub usual: u64,
     /// The most of any pair.
     pub most: u64,
-    /// Pairs with fewer than usual.
+    /// Pairs, near ones too, with fewer than is usual at their distance.
     pub fewer: usize,
     /// Pairs without any way.
     pub none: usize,
@@ -37,8 +37,9 @@ pub fn paths(fabric: &Fabric) -> Option<Paths> {
     }
     let near = dense(fabric);
     let step = leaves.len().div_ceil(SOURCES_MOST);
-    let mut by_ways: BTreeMap<u64, usize> = BTreeMap::new();
-    let (mut none, mut pairs, mut longest) = (0, 0, 0);
+    // By how many switches are on the way: near pairs have fewer ways than far ones, and that is well.
+    let mut by_distance: BTreeMap<u32, BTreeMap<u64, usize>> = BTreeMap::new();
+    let (mut none, mut pairs) = (0, 0);
     for source in leaves.iter().step_by(step) {
         let reached = ways_from(&near, *source, fabric.nodes.len());
         for target in leaves.iter().filter(|target| *target != source) {
@@ -46,22 +47,28 @@ pub fn paths(fabric: &Fabric) -> Option<Paths> {
             match reached[*target] {
                 (0, _) => none += 1,
                 (switches, ways) => {
-                    longest = switches.max(longest);
-                    *by_ways.entry(ways).or_default() += 1;
+                    *by_distance.entry(switches).or_default().entry(ways).or_default() += 1;
                 }
             }
         }
     }
-    let usual =
-        by_ways.iter().max_by_key(|(ways, count)| (**count, **ways)).map_or(0, |(ways, _)| *ways);
+    let usual_of = |ways: &BTreeMap<u64, usize>| {
+        ways.iter().max_by_key(|(ways, count)| (**count, **ways)).map_or(0, |(ways, _)| *ways)
+    };
+    let fewer_of = |ways: &BTreeMap<u64, usize>| -> usize {
+        ways.range(..usual_of(ways)).map(|(_, count)| count).sum()
+    };
+    let nothing = BTreeMap::new();
+    let (switches_most, farthest) =
+        by_distance.iter().next_back().map_or((0, &nothing), |(switches, ways)| (*switches, ways));
     Some(Paths {
-        least: if none > 0 { 0 } else { by_ways.keys().next().copied().unwrap_or(0) },
-        usual,
-        most: by_ways.keys().next_back().copied().unwrap_or(0),
-        fewer: by_ways.range(..usual).map(|(_, count)| count).sum::<usize>() + none,
+        least: if none > 0 { 0 } else { farthest.keys().next().copied().unwrap_or(0) },
+        usual: usual_of(farthest),
+        most: farthest.keys().next_back().copied().unwrap_or(0),
+        fewer: by_distance.values().map(fewer_of).sum::<usize>() + none,
         none,
         pairs,
-        switches_most: longest,
+        switches_most,
     })
 }
 

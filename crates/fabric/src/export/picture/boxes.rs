@@ -95,8 +95,8 @@ pub(super) fn draw(view: &View<'_>) -> String {
     let height = row(1) + HIGH + 62.0 + 44.0;
     let _ = writeln!(
         body,
-        "<text class=\"faint\" x=\"{PAD}\" y=\"{:.0}\">In each box: links down, links up. Green: as many uplinks as usual; \
-         yellow and red: fewer, of how many. Red lines: cables missing between two switches.</text>",
+        "<text class=\"faint\" x=\"{PAD}\" y=\"{:.0}\">In each box: links up above, links down below. Green: as many uplinks as usual; \
+         yellow and red: fewer, of how many. Red lines: cables missing between two switches; dashed: all of them.</text>",
         height - 16.0
     );
     page(width, height, &view.heading, &body)
