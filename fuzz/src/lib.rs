@@ -15,6 +15,13 @@ use ringway::config::{Config, Environment, Secret};
 use ringway::control::{Board, Journal, Message, neighbours};
 use ringway::error::RankIdentity;
 use ringway::recorder::Trace;
+use ringway_fabric::check::{CheckOptions, check};
+use ringway_fabric::diff::diff;
+use ringway_fabric::draft::FinishOptions;
+use ringway_fabric::export;
+use ringway_fabric::plan::Prices;
+use ringway_fabric::read::Reading;
+use ringway_fabric::shape::Shape;
 use ringway_plan::algorithm::Algorithm;
 use ringway_plan::calibration::Calibration;
 use ringway_plan::json;
@@ -33,11 +40,12 @@ pub use ringway::fuzzing::{
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 14] = [
+pub const TARGETS: [(&str, Target); 15] = [
     ("config", config),
     ("control_connection", control_connection),
     ("control_message", control_message),
     ("data_connection", data_connection),
+    ("fabric_dump", fabric_dump),
     ("handshake", handshake),
     ("introduction", introduction),
     ("launcher", launcher),
@@ -202,6 +210,44 @@ pub fn topo_xml(bytes: &[u8]) {
     }
     let _ = (Matrix::of(&topology).table(), warning::warnings(&topology, &chosen));
     assert!(picture::svg(&topology, &chosen, "fuzz").ends_with("</svg>\n"));
+}
+
+/// A dump of a fabric: refused with a line, or a fabric that can be judged, drawn and written again.
+pub fn fabric_dump(bytes: &[u8]) {
+    let _ = Prices::from_json(bytes);
+    for partial in [false, true] {
+        let mut reading = Reading::new();
+        if let Err(error) = reading.read("host.eth0.txt", bytes) {
+            assert!(error.line >= 1 && !error.what.is_empty());
+            return;
+        }
+        let fabric = match reading.finish(FinishOptions { partial, rate: None }) {
+            Ok(fabric) => fabric,
+            Err(error) => {
+                assert!(error.line >= 1 && !error.what.is_empty());
+                continue;
+            }
+        };
+        for (index, link) in fabric.links.iter().enumerate() {
+            for end in link.ends {
+                assert_eq!(fabric.nodes[end.node].ports[end.port].link, Some(index));
+            }
+        }
+        let shape = Shape::of(&fabric);
+        assert!(shape.bisection.gbps >= 0.0 && shape.bisection.gbps <= shape.bisection.wanted_gbps);
+        let options = CheckOptions { before: Some(&fabric), interval_s: Some(1.0), oversubscription: Some(1.0) };
+        let _ = (check(&fabric, options), check(&fabric, CheckOptions::default()));
+        assert_eq!(diff(&fabric, &fabric), []);
+        assert!(export::picture::svg(&fabric, "fuzz").ends_with("</svg>\n"));
+        let _ = (export::slurm::topology_conf(&fabric), export::kubernetes::labels(&fabric, "fuzz"));
+        let _ = (export::dot::graph(&fabric), export::json::document(&fabric));
+        let mut again = Reading::new();
+        if again.read("again", export::ibnetdiscover::write(&fabric).as_bytes()).is_ok()
+            && let Ok(again) = again.finish(FinishOptions { partial: true, rate: None })
+        {
+            assert_eq!(again.links.len(), fabric.links.len());
+        }
+    }
 }
 
 /// `NAME=value` lines.

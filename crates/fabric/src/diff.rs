@@ -21,6 +21,7 @@ type Plug = (String, String);
 struct Side<'a> {
     fabric: &'a Fabric,
     ids: BTreeMap<&'a str, NodeIndex>,
+    hosts: BTreeSet<&'a str>,
     rails: Rails,
     /// Both directions.
     cables: BTreeMap<Plug, (Plug, Option<Rate>)>,
@@ -34,6 +35,7 @@ impl<'a> Side<'a> {
             .enumerate()
             .map(|(index, node)| (node.id.as_str(), index))
             .collect();
+        let hosts = fabric.hosts.iter().map(|host| host.name.as_str()).collect();
         let mut cables = BTreeMap::new();
         for link in &fabric.links {
             let [a, b] = link.ends.map(|end| {
@@ -43,7 +45,7 @@ impl<'a> Side<'a> {
             cables.insert(a.clone(), (b.clone(), link.rate));
             cables.insert(b, (a, link.rate));
         }
-        Self { fabric, ids, rails: Rails::of(fabric), cables }
+        Self { fabric, ids, hosts, rails: Rails::of(fabric), cables }
     }
 
     fn name(&self, id: &str) -> String {
@@ -173,7 +175,7 @@ fn nodes_gone(
         }
     }
     for (host, adapters) in hosts {
-        let whole = !other.fabric.hosts.iter().any(|known| known.name == host);
+        let whole = !other.hosts.contains(host);
         for id in &adapters {
             for (own, peer) in plugs(side, id) {
                 told.insert(own);

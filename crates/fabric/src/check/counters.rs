@@ -60,6 +60,7 @@ pub(super) fn judge(fabric: &Fabric, options: &CheckOptions<'_>) -> Vec<Finding>
     found.extend(host_imbalance(fabric, &ports, look));
     found.extend(pauses(fabric, &ports, look, options.interval_s));
     found.extend(global_pauses(fabric, &ports));
+    found.extend(congested(fabric, &ports, look));
     found
 }
 
@@ -356,13 +357,6 @@ fn pauses(
     look: Look,
     interval_s: Option<f64>,
 ) -> Option<Finding> {
-    let sum = |port: &Counted, wanted: Meaning| -> u64 {
-        port.values
-            .iter()
-            .filter(|(counter, _)| counter.meaning == wanted)
-            .map(|(_, value)| value)
-            .sum()
-    };
     let mut evidence = Vec::new();
     let mut verdict = Verdict::Warn;
     if let (Look::Grown, Some(seconds)) = (look, interval_s.filter(|seconds| *seconds > 0.0)) {
@@ -381,24 +375,7 @@ fn pauses(
         }
     }
     if evidence.is_empty() {
-        let mut counts: Vec<(u64, &Counted)> = ports
-            .iter()
-            .filter(|port| port.values.iter().any(|(counter, _)| counter.meaning == Meaning::Pause))
-            .map(|port| (sum(port, Meaning::Pause), port))
-            .collect();
-        counts.sort_by_key(|(count, _)| *count);
-        let median = counts.get(counts.len() / 2).map_or(0, |(count, _)| *count);
-        let few = counts.len() < 4;
-        for (count, port) in counts.iter().rev() {
-            let odd = *count > median.saturating_mul(OUTLIER_TIMES).max(OUTLIER_LEAST);
-            let grew = look == Look::Grown && few && *count > OUTLIER_LEAST;
-            if odd || grew {
-                evidence.push(format!(
-                    "{}: {count} pause frames; {median} are in the middle of all ports",
-                    named(fabric, port.end)
-                ));
-            }
-        }
+        evidence = outliers(fabric, ports, Meaning::Pause, look, "pause frames");
     }
     if evidence.is_empty() {
         return None;
@@ -410,6 +387,63 @@ fn pauses(
             .seen(evidence)
             .costs("a paused link holds up all behind it, switch by switch")
             .fixed_by("find the receiver that is too slow; set the PFC watchdog on the switches"),
+    )
+}
+
+/// Ports that counted ten times what is in the middle of all ports. Where there are few ports, and two looks: those
+/// that counted many.
+fn outliers(
+    fabric: &Fabric,
+    ports: &[Counted],
+    wanted: Meaning,
+    look: Look,
+    what: &str,
+) -> Vec<String> {
+    let mut counts: Vec<(u64, &Counted)> = ports
+        .iter()
+        .filter(|port| port.values.iter().any(|(counter, _)| counter.meaning == wanted))
+        .map(|port| (sum(port, wanted), port))
+        .collect();
+    counts.sort_by_key(|(count, _)| *count);
+    let median = counts.get(counts.len() / 2).map_or(0, |(count, _)| *count);
+    let few = counts.len() < 4;
+    let odd = |count: u64| match few {
+        true => look == Look::Grown && count > OUTLIER_LEAST,
+        false => count > median.saturating_mul(OUTLIER_TIMES).max(OUTLIER_LEAST),
+    };
+    let shown = counts.iter().rev().filter(|(count, _)| odd(*count));
+    shown
+        .map(|(count, port)| {
+            format!(
+                "{}: {count} {what}; {median} are in the middle of all ports",
+                named(fabric, port.end)
+            )
+        })
+        .collect()
+}
+
+/// All of one meaning that a port counted, priorities together.
+fn sum(port: &Counted, wanted: Meaning) -> u64 {
+    let of_it = port.values.iter().filter(|(counter, _)| counter.meaning == wanted);
+    of_it.fold(0, |sum, (_, value)| sum.saturating_add(value))
+}
+
+/// Ports whose packets were marked for congestion far more often than others'.
+fn congested(fabric: &Fabric, ports: &[Counted], look: Look) -> Option<Finding> {
+    let evidence =
+        outliers(fabric, ports, Meaning::Marked, look, "marks and notices of congestion");
+    if evidence.is_empty() {
+        return None;
+    }
+    let title = format!(
+        "{} far more congestion than others",
+        plural(evidence.len(), "port sees", "ports see")
+    );
+    Some(
+        Finding::new("counters", "ctr-10", Verdict::Warn, title)
+            .seen(evidence)
+            .costs("senders to it slow down, and so does what waits for them")
+            .fixed_by("look for many senders to one receiver; adaptive routing, more queue pairs, placement"),
     )
 }
 

@@ -117,22 +117,17 @@ pub(super) fn missing_uplinks(fabric: &Fabric, shape: &Shape) -> Vec<Finding> {
             continue;
         }
         let links_to = per_switch_above(fabric, &group);
-        // What nearly all equals are linked to, and by how many links.
-        let mut usual_to: BTreeMap<NodeIndex, u32> = BTreeMap::new();
-        let above: BTreeSet<NodeIndex> =
-            links_to.values().flat_map(BTreeMap::keys).copied().collect();
-        for up in above {
-            let counts: Vec<u32> = group
-                .iter()
-                .map(|one| links_to[&one.node].get(&up).copied().unwrap_or(0))
-                .collect();
-            if let Some((count, times)) = usual(counts)
-                && count > 0
-                && times * 2 > group.len()
-            {
-                usual_to.insert(up, count);
-            }
+        // What most equals are linked to, and by how many links.
+        let mut counts: BTreeMap<NodeIndex, Vec<u32>> = BTreeMap::new();
+        for (up, count) in links_to.values().flatten() {
+            counts.entry(*up).or_default().push(*count);
         }
+        let usual_to: BTreeMap<NodeIndex, u32> = counts
+            .into_iter()
+            .filter_map(|(up, counts)| Some((up, usual(counts)?)))
+            .filter(|(_, (_, times))| times * 2 > group.len())
+            .map(|(up, (count, _))| (up, count))
+            .collect();
         let fewest = short.iter().map(|one| one.up_links).min().unwrap_or(0);
         let lost: usize = short.iter().map(|one| expected - one.up_links).sum();
         let evidence = short.iter().map(|one| {
@@ -143,10 +138,9 @@ pub(super) fn missing_uplinks(fabric: &Fabric, shape: &Shape) -> Vec<Finding> {
                     missing.push(format!("{has} of {count} to {}", fabric.nodes[*up].name));
                 }
             }
-            let where_to = if missing.is_empty() {
-                String::new()
-            } else {
-                format!("; {}", missing.join(", "))
+            let where_to = match missing.is_empty() {
+                true => format!(", to {}", plural(one.up_switches, "switch", "switches")),
+                false => format!("; {}", missing.join(", ")),
             };
             format!("{}: {} of {expected} uplinks{where_to}", one.name, one.up_links)
         });

@@ -313,6 +313,16 @@ fn pauses_are_judged_by_time() {
 }
 
 #[test]
+fn congestion_is_told_of_the_odd_one() {
+    let mut fabric = healthy();
+    for host in 1..=8 {
+        let marks = if host == 3 { 90_000 } else { 100 };
+        count(&mut fabric, &format!("node{host} mlx5_0"), 1, &[("np_cnp_sent", marks)]);
+    }
+    only(&fabric, "ctr-10", &["node3 mlx5_0", "90000", "100 are in the middle"]);
+}
+
+#[test]
 fn two_looks_without_a_common_port_say_so() {
     let options_before = healthy();
     let mut now = healthy();

@@ -93,7 +93,21 @@ impl Draft {
         }
         for (index, number, half) in alone {
             let port = self.nodes[half.node].ports.entry(half.port).or_default();
-            port.half = Some(Half { node: index, port: number, ..half });
+            let back = Half { node: index, port: number, ..half };
+            match port.half.replace(back) {
+                Some(other) if (other.node, other.port) != (index, number) => {
+                    let what = format!(
+                        "{} port {} is at the other end of {} port {number}, and of {} port {} too: a port has one cable",
+                        self.called(half.node),
+                        half.port,
+                        self.called(index),
+                        self.called(other.node),
+                        other.port,
+                    );
+                    return Err(self.error(half.place, what));
+                }
+                _ => {}
+            }
         }
         Ok(())
     }

@@ -218,6 +218,14 @@ fn parts_are_taken_when_asked_for() {
 }
 
 #[test]
+fn two_cables_in_one_port_are_an_error_in_parts_too() {
+    let text = "CA   101  1 0xa01 4x NDR - SW    11  1 0x5001 ( 'node1 mlx5_0' - 'leaf-1' )\n\
+                CA   102  1 0xa02 4x NDR - SW    11  1 0x5001 ( 'node2 mlx5_0' - 'leaf-1' )\n";
+    let error = partial(text).unwrap_err();
+    assert!(error.what.contains("a port has one cable"), "{error}");
+}
+
+#[test]
 fn contradictions_are_errors() {
     let mut reading = Reading::new();
     reading.read("monday", samples::NETDISCOVER.as_bytes()).unwrap();

@@ -104,18 +104,26 @@ fn numbers(fabric: &Fabric) -> BTreeMap<NodeIndex, usize> {
     for (_, labels) in &hosts {
         *sets.entry(labels.clone()).or_default() += 1;
     }
-    let mut classes: Vec<(Vec<&str>, usize)> = sets.into_iter().collect();
-    classes.sort_by_key(|(labels, count)| std::cmp::Reverse((*count, labels.len())));
-    classes.truncate(CLASSES_MOST);
+    let mut sets: Vec<(Vec<&str>, usize)> = sets.into_iter().collect();
+    sets.sort_by_key(|(labels, count)| std::cmp::Reverse((*count, labels.len())));
+    sets.truncate(CLASSES_MOST);
+    let classes: Vec<BTreeMap<&str, usize>> =
+        sets.iter().map(|(labels, _)| labels.iter().copied().zip(0..).collect()).collect();
     let mut found = BTreeMap::new();
     for (host, own) in hosts {
-        let whole = |class: &&(Vec<&str>, usize)| own.iter().all(|label| class.0.contains(label));
         // Of the sets that hold its names the most frequent one is that of its equals.
-        let class = classes.iter().find(whole).map_or(&own, |(labels, _)| labels);
+        let equals = classes.iter().find(|class| own.iter().all(|label| class.contains_key(label)));
+        let alone: BTreeMap<&str, usize>;
+        let class = match equals {
+            Some(class) => class,
+            None => {
+                alone = own.iter().copied().zip(0..).collect();
+                &alone
+            }
+        };
         for adapter in &host.adapters {
-            let label = fabric.nodes[*adapter].label.as_str();
-            if let Some(number) = class.iter().position(|known| *known == label) {
-                found.insert(*adapter, number);
+            if let Some(number) = class.get(fabric.nodes[*adapter].label.as_str()) {
+                found.insert(*adapter, *number);
             }
         }
     }
