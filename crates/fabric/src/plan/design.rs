@@ -308,7 +308,8 @@ fn of_nodes(request: &Request, nodes: u64, down: u64, up: u64) -> Result<Design,
             (leaves, nics, 1, down, tree(leaves, nics, radix, up, request.tiers)?)
         }
         Layout::Planes => {
-            let leaves = if nodes <= radix { 1 } else { nodes.div_ceil(down) };
+            let single = nodes <= radix && request.tiers.is_none_or(|tiers| tiers == 1);
+            let leaves = if single { 1 } else { nodes.div_ceil(down) };
             notes.push("rails are joined inside hosts only (NVLink, PXN): no way between rails in the network".to_owned());
             (leaves, 1, nics, down, tree(leaves, 1, radix, up, request.tiers)?)
         }

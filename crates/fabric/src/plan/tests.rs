@@ -1,5 +1,7 @@
 //! The textbook's numbers, and designs that are built and looked at.
 
+use proptest::prelude::*;
+
 use super::*;
 use crate::rate::Rate;
 use crate::shape::Shape;
@@ -174,5 +176,51 @@ fn nonsense_is_refused_with_a_reason() {
     ];
     for request in all {
         assert!(!design(&request).unwrap_err().why.is_empty());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    #[test]
+    fn no_design_has_more_cables_than_ports(
+        nodes in 1_u64..400,
+        nics in 1_u64..9,
+        radix in prop::sample::select(vec![8_u64, 16, 36, 40, 64]),
+        layout in prop::sample::select(vec![Layout::FatTree, Layout::Rail, Layout::Planes, Layout::RailOnly]),
+        oversubscription in prop::sample::select(vec![1.0, 1.5, 2.0, 3.0]),
+        tiers in prop::option::of(1_u8..4),
+    ) {
+        let wanted = Request {
+            gpus: nodes * 8,
+            nics_per_node: nics,
+            radix,
+            layout,
+            oversubscription,
+            tiers,
+            ..request(nodes, layout)
+        };
+        let Ok(design) = design(&wanted) else { return Ok(()) };
+        prop_assert!(design.ports_used <= design.ports, "{design:?}");
+        prop_assert!(design.leaf_down + design.leaf_up <= radix, "{design:?}");
+        prop_assert!(design.nodes <= design.nodes_most, "{design:?}");
+        for step in &design.growth {
+            let switches = step.leaves + step.spines + step.cores;
+            let used = step.nodes * nics + step.switch_cables * 2;
+            prop_assert!(used <= switches * radix, "{step:?} of {design:?}");
+        }
+        let Some(tree) = design.tree().filter(|tree| tree.hosts * tree.adapters <= 400) else { return Ok(()) };
+        let fabric = match tree.build() {
+            Ok(fabric) => fabric,
+            Err(error) => return Err(TestCaseError::fail(format!("{error}: {design:?}"))),
+        };
+        let shape = Shape::of(&fabric);
+        prop_assert_eq!(shape.links as u64, design.host_cables + design.switch_cables, "{:?}", design);
+        prop_assert_eq!(shape.switches as u64, design.switches, "{:?}", design);
+        for node in &fabric.nodes {
+            prop_assert!(node.ports.len() as u64 <= radix, "{} has {} ports: {:?}", node.name, node.ports.len(), design);
+        }
+        let found = crate::check::check(&fabric, crate::check::CheckOptions::default());
+        prop_assert!(found.is_empty(), "{:?}: {:?}", found, design);
     }
 }

@@ -184,6 +184,8 @@ fn link_state(text: &str) -> Option<(PortState, &str, Option<Rate>)> {
     let rate = lanes
         .and_then(|lanes| lanes.parse().ok())
         .and_then(|lanes| Rate::from_lane(lanes, words.get(1)?, front.contains("FDR10")));
+    // With -p more follows in parentheses.
+    let physical = physical.split(')').next().unwrap_or_default();
     Some((state, physical.trim(), rate))
 }
 

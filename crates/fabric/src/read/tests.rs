@@ -87,6 +87,18 @@ fn link_info_tells_states_and_what_could_be() {
 }
 
 #[test]
+fn link_info_may_tell_more() {
+    let more = samples::LINK_INFO.replace("LinkUp)==>", "LinkUp) (HOQ:16 VL_Stall:7)==>");
+    let fabric = one("l", &more).unwrap();
+    assert_eq!(fabric.links.len(), 3);
+    let physical: Vec<&str> =
+        fabric.nodes.iter().flat_map(|n| &n.ports).filter_map(|p| p.physical.as_deref()).collect();
+    assert!(physical.iter().all(|p| ["LinkUp", "Polling"].contains(p)), "{physical:?}");
+    let fdr10 = samples::LINK_INFO.replace("         25.78125 Gbps", "10.0 Gbps (FDR10)");
+    assert!(one("l", &fdr10).unwrap().links.iter().any(|link| link.rate == Rate::parse("4xFDR10")));
+}
+
+#[test]
 fn counters_find_their_ports() {
     let mut reading = Reading::new();
     reading.read("topo", samples::NETDISCOVER.as_bytes()).unwrap();
