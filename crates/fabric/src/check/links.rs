@@ -131,9 +131,16 @@ pub(super) fn missing_uplinks(fabric: &Fabric, shape: &Shape) -> Vec<Finding> {
         let fewest = short.iter().map(|one| one.up_links).min().unwrap_or(0);
         let lost: usize = short.iter().map(|one| expected - one.up_links).sum();
         let evidence = short.iter().map(|one| {
+            let own = &links_to[&one.node];
+            // In pods few are linked to the same switches above: there the nearest equal tells what is missing.
+            let whole = if usual_to.is_empty() {
+                nearest(fabric, one.node, &links_to, expected)
+            } else {
+                Some(&usual_to)
+            };
             let mut missing: Vec<String> = Vec::new();
-            for (up, count) in &usual_to {
-                let has = links_to[&one.node].get(up).copied().unwrap_or(0);
+            for (up, count) in whole.into_iter().flatten() {
+                let has = own.get(up).copied().unwrap_or(0);
                 if has < *count {
                     missing.push(format!("{has} of {count} to {}", fabric.nodes[*up].name));
                 }
@@ -163,6 +170,29 @@ pub(super) fn missing_uplinks(fabric: &Fabric, shape: &Shape) -> Vec<Finding> {
         );
     }
     found
+}
+
+/// The links of the switch that is linked to most of the same switches above, and has all its links.
+fn nearest<'a>(
+    fabric: &Fabric,
+    switch: NodeIndex,
+    links_to: &'a BTreeMap<NodeIndex, BTreeMap<NodeIndex, u32>>,
+    expected: usize,
+) -> Option<&'a BTreeMap<NodeIndex, u32>> {
+    let mut shared: BTreeMap<NodeIndex, usize> = BTreeMap::new();
+    for up in links_to.get(&switch)?.keys() {
+        for (_, _, end) in fabric.downlinks(*up) {
+            if end.node != switch && links_to.contains_key(&end.node) {
+                *shared.entry(end.node).or_default() += 1;
+            }
+        }
+    }
+    let is_whole = |node: &NodeIndex| {
+        links_to[node].values().map(|count| u64::from(*count)).sum::<u64>() == expected as u64
+    };
+    let whole = shared.into_iter().filter(|(node, _)| is_whole(node));
+    let (node, _) = whole.max_by_key(|(node, count)| (*count, std::cmp::Reverse(*node)))?;
+    links_to.get(&node)
 }
 
 /// Switches that have all their links up, but not evenly.

@@ -9,7 +9,8 @@ use crate::model::{Fabric, Kind, Node};
 pub(super) fn twice(fabric: &Fabric) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut by_name: BTreeMap<&str, Vec<&Node>> = BTreeMap::new();
-    for (_, node) in fabric.switches() {
+    // Without a topology names are those of makers, or numbers.
+    for (_, node) in fabric.switches().filter(|_| fabric.has_topology()) {
         by_name.entry(&node.name).or_default().push(node);
     }
     for (name, nodes) in by_name.iter().filter(|(_, nodes)| nodes.len() > 1) {

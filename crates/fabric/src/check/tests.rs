@@ -125,6 +125,26 @@ fn a_missing_uplink_is_named() {
 }
 
 #[test]
+fn a_missing_uplink_in_a_pod_is_named() {
+    let tree = FatTree {
+        hosts: 128,
+        adapters: 1,
+        rails: false,
+        down: 4,
+        up: 4,
+        spines: 4,
+        pod_leaves: 4,
+        spine_up: 4,
+        cores: 16,
+        rate: Rate::parse("4xNDR").unwrap(),
+    };
+    let mut fabric = tree.build().unwrap();
+    assert_eq!(found(&fabric), []);
+    unplug(&mut fabric, "leaf-6", 5);
+    only(&fabric, "fab-02", &["1 of 32 leaves", "leaf-6: 3 of 4 uplinks; 0 of 1 to spine-2-1"]);
+}
+
+#[test]
 fn an_uneven_leaf_is_named() {
     let mut fabric = healthy();
     // One of the two cables to the first spine goes to the last one instead.

@@ -176,6 +176,9 @@ fn lines(view: &View<'_>, spots: &BTreeMap<NodeIndex, Spot>, body: &mut String) 
         let (low, high) = (spots.get(low)?, spots.get(high)?);
         Some((low.x + WIDE / 2.0, low.top, high.x + WIDE / 2.0, high.top + HIGH))
     };
+    // The more lines, the fainter each.
+    let faint = (200.0 / bundles.len().max(1) as f64).clamp(0.12, 0.5);
+    let _ = writeln!(body, "<g opacity=\"{:.2}\">", faint * 2.0);
     for ((low, high), cables) in &bundles {
         if let Some((x1, y1, x2, y2)) = ends(low, high) {
             let thick = (*cables as f64).sqrt() * 0.6;
@@ -185,6 +188,7 @@ fn lines(view: &View<'_>, spots: &BTreeMap<NodeIndex, Spot>, body: &mut String) 
             );
         }
     }
+    let _ = writeln!(body, "</g>");
     for (low, high, has, expected) in missing {
         if let Some((x1, y1, x2, y2)) = ends(&low, &high) {
             let _ = writeln!(
