@@ -6,6 +6,7 @@
 //!
 //! *Invariant:* a fabric in which equals are equal yields nothing, however odd it is.
 
+mod balance;
 mod counters;
 mod hosts;
 mod links;
@@ -110,7 +111,7 @@ pub fn check(fabric: &Fabric, options: CheckOptions<'_>) -> Vec<Finding> {
     found.extend(names::aggregation(fabric));
     found.extend(names::firmware(fabric));
     found.extend(names::vitals(fabric));
-    found.extend(counters::judge(fabric, &options));
+    found.extend(counters::judge(fabric, &rails, &options));
     found.extend(
         fabric
             .remarks

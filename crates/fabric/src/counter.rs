@@ -18,8 +18,10 @@ pub enum Meaning {
     Waited,
     /// A fault: this many are borne.
     Fault(u64),
-    /// Pause frames of one priority.
+    /// Pause frames of one priority, received: the other end is too slow.
     Pause,
+    /// Pause frames of one priority, sent: what is behind this port is too slow.
+    PauseSent,
     /// Microseconds of standing still by pause frames.
     PauseTime,
     /// Pause frames for all priorities together.
@@ -69,11 +71,15 @@ const fn plain(
     Counter { name, meaning, check, saturates: None, fix }
 }
 
+const fn narrow32(name: &'static str, meaning: Meaning, check: &'static str) -> Counter {
+    Counter { name, meaning, check, saturates: Some(0xffff_ffff), fix: MOVE }
+}
+
 /// All that are judged. Others are read over.
 pub const COUNTERS: &[Counter] = &[
-    plain("PortXmitData", Meaning::SentWords, "fab-06", MOVE),
-    plain("PortRcvData", Meaning::ReceivedWords, "fab-06", MOVE),
-    plain("PortXmitWait", Meaning::Waited, "ctr-05", MOVE),
+    narrow32("PortXmitData", Meaning::SentWords, "fab-06"),
+    narrow32("PortRcvData", Meaning::ReceivedWords, "fab-06"),
+    narrow32("PortXmitWait", Meaning::Waited, "ctr-05"),
     fault("SymbolErrorCounter", 10, "ctr-01", 0xffff, CABLE),
     fault("LinkErrorRecoveryCounter", 10, "ctr-02", 0xff, CABLE),
     fault("LinkDownedCounter", 10, "ctr-02", 0xff, CABLE),
@@ -144,6 +150,14 @@ pub const COUNTERS: &[Counter] = &[
     plain("rx_prio5_pause", Meaning::Pause, "ctr-08", RECEIVER),
     plain("rx_prio6_pause", Meaning::Pause, "ctr-08", RECEIVER),
     plain("rx_prio7_pause", Meaning::Pause, "ctr-08", RECEIVER),
+    plain("tx_prio0_pause", Meaning::PauseSent, "ctr-08", RECEIVER),
+    plain("tx_prio1_pause", Meaning::PauseSent, "ctr-08", RECEIVER),
+    plain("tx_prio2_pause", Meaning::PauseSent, "ctr-08", RECEIVER),
+    plain("tx_prio3_pause", Meaning::PauseSent, "ctr-08", RECEIVER),
+    plain("tx_prio4_pause", Meaning::PauseSent, "ctr-08", RECEIVER),
+    plain("tx_prio5_pause", Meaning::PauseSent, "ctr-08", RECEIVER),
+    plain("tx_prio6_pause", Meaning::PauseSent, "ctr-08", RECEIVER),
+    plain("tx_prio7_pause", Meaning::PauseSent, "ctr-08", RECEIVER),
     plain("rx_prio0_pause_duration", Meaning::PauseTime, "ctr-08", RECEIVER),
     plain("rx_prio1_pause_duration", Meaning::PauseTime, "ctr-08", RECEIVER),
     plain("rx_prio2_pause_duration", Meaning::PauseTime, "ctr-08", RECEIVER),
@@ -161,51 +175,104 @@ pub fn place(name: &str) -> Option<u8> {
     u8::try_from(COUNTERS.iter().position(known)?).ok()
 }
 
+/// In which form a dump tells counters.
+#[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+pub enum Form {
+    /// Of 64 bits: they do not end.
+    #[default]
+    Wide,
+    /// The old one, of few bits: a counter stays at its end.
+    Narrow,
+    /// The old one, and only what is over a threshold: what is not told is next to nothing.
+    Listed,
+}
+
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+struct Told {
+    place: u8,
+    value: u64,
+    form: Form,
+    /// It stands where it stops counting.
+    ended: bool,
+}
+
 /// What one port has counted: at most one value for each counter of the table.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Counters {
-    values: Vec<(u8, u64)>,
-    /// Whether the counters are of the old, narrow form, which stops at its end.
-    pub narrow: bool,
+    values: Vec<Told>,
+    form: Form,
 }
 
 impl Counters {
+    /// Nothing told yet, of a dump of this form.
+    #[must_use]
+    pub fn of(form: Form) -> Self {
+        Self { values: Vec::new(), form }
+    }
+
     /// Keeps a value; a counter that is told again keeps the later one.
     pub fn set(&mut self, place: u8, value: u64) {
-        match self.values.binary_search_by_key(&place, |(known, _)| *known) {
-            Ok(at) => self.values[at].1 = value,
-            Err(at) => self.values.insert(at, (place, value)),
+        let form = self.form;
+        let end = COUNTERS.get(usize::from(place)).and_then(|counter| counter.saturates);
+        self.keep(Told { place, value, form, ended: form != Form::Wide && end == Some(value) });
+    }
+
+    fn keep(&mut self, told: Told) {
+        match self.values.binary_search_by_key(&told.place, |known| known.place) {
+            // A narrow one knows less than a wide one; so does one that is at its end.
+            Ok(at) if told.form == Form::Narrow && self.values[at].form != Form::Narrow => {}
+            Ok(at) if told.ended && self.values[at].form == Form::Wide => {}
+            Ok(at) => self.values[at] = told,
+            Err(at) => self.values.insert(at, told),
         }
     }
 
     /// Takes the values of another dump of the same port over.
     pub fn merge(&mut self, other: &Self) {
-        for (place, value) in &other.values {
-            self.set(*place, *value);
+        if self.values.is_empty() {
+            self.form = other.form;
+        } else if other.form == Form::Listed {
+            // Of what neither tells, the list says that it is small.
+            self.form = Form::Listed;
         }
-        self.narrow |= other.narrow;
+        for told in &other.values {
+            self.keep(*told);
+        }
     }
 
     /// All values with what they mean.
     pub fn iter(&self) -> impl Iterator<Item = (&'static Counter, u64)> {
         self.values
             .iter()
-            .filter_map(|(place, value)| Some((COUNTERS.get(usize::from(*place))?, *value)))
+            .filter_map(|told| Some((COUNTERS.get(usize::from(told.place))?, told.value)))
+    }
+
+    fn told(&self, place: u8) -> Option<&Told> {
+        let at = self.values.binary_search_by_key(&place, |known| known.place).ok()?;
+        self.values.get(at)
     }
 
     /// A value by the counter's name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<u64> {
-        let wanted = place(name)?;
-        let at = self.values.binary_search_by_key(&wanted, |(known, _)| *known).ok()?;
-        Some(self.values[at].1)
+        Some(self.told(place(name)?)?.value)
     }
 
-    /// Bytes sent and received, of whichever counters were told; the first of the table counts.
+    /// Whether a counter stands where it stops counting: what was counted may be any more.
+    #[must_use]
+    pub fn ended(&self, name: &str) -> bool {
+        place(name).and_then(|place| self.told(place)).is_some_and(|told| told.ended)
+    }
+
+    /// Bytes sent and received, of whichever counters were told; the first of the table counts. Of one that stopped
+    /// counting nothing is known.
     #[must_use]
     pub fn bytes(&self) -> (Option<u64>, Option<u64>) {
         let of = |words: Meaning, bytes: Meaning| {
-            self.iter().find_map(|(counter, value)| match counter.meaning {
+            let running = self.values.iter().filter(|told| !told.ended);
+            let mut known = running
+                .filter_map(|told| Some((COUNTERS.get(usize::from(told.place))?, told.value)));
+            known.find_map(|(counter, value)| match counter.meaning {
                 meaning if meaning == words => Some(value.saturating_mul(4)),
                 meaning if meaning == bytes => Some(value),
                 _ => None,
@@ -217,15 +284,20 @@ impl Counters {
         )
     }
 
-    /// What was counted since an earlier dump. A counter that went back was cleared: it counts from zero.
+    /// What was counted since an earlier dump. A counter that went back was cleared: it counts from zero. One that
+    /// stopped counting grew by at least what is told here.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
-        let mut grown = Self { values: Vec::new(), narrow: self.narrow };
-        for (place, value) in &self.values {
-            let was = before.values.iter().find(|(known, _)| known == place).map(|(_, was)| *was);
-            // Only what both dumps tell can be compared.
+        let mut grown = Self { values: Vec::new(), form: self.form };
+        for told in &self.values {
+            let meaning = COUNTERS.get(usize::from(told.place)).map(|counter| counter.meaning);
+            let listed = before.form == Form::Listed
+                && matches!(meaning, Some(Meaning::Fault(_) | Meaning::Waited));
+            // Only what both dumps tell can be compared; a list leaves out what is small.
+            let was = before.told(told.place).map(|was| was.value).or_else(|| listed.then_some(0));
             if let Some(was) = was {
-                grown.set(*place, value.checked_sub(was).unwrap_or(*value));
+                let value = told.value.checked_sub(was).unwrap_or(told.value);
+                grown.values.push(Told { value, ..*told });
             }
         }
         grown
@@ -257,6 +329,38 @@ mod tests {
         assert_eq!(grown.bytes(), (Some(200), None));
         assert_eq!(grown.get("PortXmitWait"), None);
         assert_eq!(grown.get("LinkDownedCounter"), Some(2), "cleared in between");
+    }
+
+    #[test]
+    fn a_list_leaves_out_what_is_small() {
+        let symbols = place("SymbolErrorCounter").expect("in the table");
+        let sent = place("PortXmitData").expect("in the table");
+        let before = Counters::of(Form::Listed);
+        let mut after = Counters::of(Form::Listed);
+        after.set(symbols, 5000);
+        after.set(sent, 9);
+        let grown = after.since(&before);
+        assert_eq!(grown.get("SymbolErrorCounter"), Some(5000));
+        assert_eq!(grown.get("PortXmitData"), None, "data is told by --data alone");
+        assert_eq!(after.since(&Counters::default()).get("SymbolErrorCounter"), None);
+    }
+
+    #[test]
+    fn a_narrow_counter_ends_and_never_replaces_a_wide_one() {
+        let sent = place("PortXmitData").expect("in the table");
+        let symbols = place("SymbolErrorCounter").expect("in the table");
+        let mut narrow = Counters::of(Form::Narrow);
+        narrow.set(sent, 0xffff_ffff);
+        narrow.set(symbols, 0xffff);
+        assert_eq!(narrow.bytes(), (None, None), "nobody knows how many");
+        assert!(narrow.since(&narrow).ended("SymbolErrorCounter"));
+        let mut wide = Counters::default();
+        wide.set(sent, 1 << 40);
+        for (mut first, second) in [(wide.clone(), &narrow), (narrow.clone(), &wide)] {
+            first.merge(second);
+            assert_eq!(first.bytes().0, Some(4 << 40));
+            assert!(first.ended("SymbolErrorCounter"));
+        }
     }
 
     #[test]

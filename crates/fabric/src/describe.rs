@@ -92,6 +92,20 @@ pub fn natural(text: &str) -> Vec<(u8, u64, String)> {
     parts
 }
 
+/// A name with its numbers taken out: hosts of one kind are called alike.
+#[must_use]
+pub fn likeness(name: &str) -> String {
+    let mut shape = String::new();
+    for c in name.chars() {
+        if !c.is_ascii_digit() {
+            shape.push(c);
+        } else if !shape.ends_with('#') {
+            shape.push('#');
+        }
+    }
+    shape
+}
+
 /// Names as Slurm writes them: `n[1-3,5],login`. Only the last number of a name is folded, and only among
 /// names of the same number of digits.
 #[must_use]

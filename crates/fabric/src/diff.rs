@@ -17,6 +17,13 @@ use crate::shape::Rails;
 
 /// One end of a cable by what does not change: the node's id and the port's number or name.
 type Plug = (String, String);
+/// Cables whose change is told already, each by its ends in order.
+type Told = BTreeSet<(Plug, Plug)>;
+
+/// A cable by its ends in order.
+fn cable(a: &Plug, b: &Plug) -> (Plug, Plug) {
+    if a <= b { (a.clone(), b.clone()) } else { (b.clone(), a.clone()) }
+}
 
 struct Side<'a> {
     fabric: &'a Fabric,
@@ -75,8 +82,7 @@ impl<'a> Side<'a> {
 pub fn diff(old: &Fabric, new: &Fabric) -> Vec<Finding> {
     let (old, new) = (Side::new(old), Side::new(new));
     let mut found = Vec::new();
-    // Ends whose change is told already.
-    let mut told: BTreeSet<Plug> = BTreeSet::new();
+    let mut told = Told::new();
     found.extend(replaced(&old, &new, &mut told));
     found.extend(nodes_gone(&old, &new, false, &mut told));
     found.extend(nodes_gone(&new, &old, true, &mut told));
@@ -90,7 +96,7 @@ pub fn diff(old: &Fabric, new: &Fabric) -> Vec<Finding> {
 }
 
 /// Adapters with another GUID in the same place: exchanged.
-fn replaced(old: &Side<'_>, new: &Side<'_>, told: &mut BTreeSet<Plug>) -> Vec<Finding> {
+fn replaced(old: &Side<'_>, new: &Side<'_>, told: &mut Told) -> Vec<Finding> {
     let by_name = |side: &Side<'_>, other: &Side<'_>| -> BTreeMap<String, String> {
         let nodes = side
             .fabric
@@ -111,8 +117,7 @@ fn replaced(old: &Side<'_>, new: &Side<'_>, told: &mut BTreeSet<Plug>) -> Vec<Fi
         let is_at: Vec<String> =
             plugs(new, is).iter().map(|(_, peer)| new.plug_name(peer)).collect();
         for (own, peer) in plugs(old, was).into_iter().chain(plugs(new, is)) {
-            told.insert(own);
-            told.insert(peer);
+            told.insert(cable(&own, &peer));
         }
         let moved = if was_at == is_at {
             String::new()
@@ -140,16 +145,12 @@ fn plugs(side: &Side<'_>, id: &str) -> Vec<(Plug, Plug)> {
 }
 
 /// Switches and hosts that only one side has. `fresh`: the side is the new one.
-fn nodes_gone(
-    side: &Side<'_>,
-    other: &Side<'_>,
-    fresh: bool,
-    told: &mut BTreeSet<Plug>,
-) -> Vec<Finding> {
+fn nodes_gone(side: &Side<'_>, other: &Side<'_>, fresh: bool, told: &mut Told) -> Vec<Finding> {
     let mut found = Vec::new();
     let mut hosts: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for node in &side.fabric.nodes {
-        let loose = plugs(side, &node.id).iter().any(|(own, _)| !told.contains(own));
+        let loose =
+            plugs(side, &node.id).iter().any(|(own, peer)| !told.contains(&cable(own, peer)));
         if other.ids.contains_key(node.id.as_str()) || !loose {
             continue;
         }
@@ -165,10 +166,7 @@ fn nodes_gone(
                     plural(links.len(), "link", "links")
                 );
                 found.push(Finding::new("nodes", id, verdict, title).seen([node.id.clone()]));
-                for (own, peer) in links {
-                    told.insert(own);
-                    told.insert(peer);
-                }
+                told.extend(links.iter().map(|(own, peer)| cable(own, peer)));
             }
             (Kind::Adapter, Some(host)) => hosts.entry(host).or_default().push(&node.id),
             _ => {}
@@ -177,10 +175,7 @@ fn nodes_gone(
     for (host, adapters) in hosts {
         let whole = !other.hosts.contains(host);
         for id in &adapters {
-            for (own, peer) in plugs(side, id) {
-                told.insert(own);
-                told.insert(peer);
-            }
+            told.extend(plugs(side, id).iter().map(|(own, peer)| cable(own, peer)));
         }
         let names: Vec<String> = adapters.iter().map(|id| side.name(id)).collect();
         let at: Vec<String> = adapters
@@ -222,12 +217,12 @@ fn nodes_gone(
 }
 
 /// Hosts' cables that are in another place, by host.
-fn moved(old: &Side<'_>, new: &Side<'_>, told: &mut BTreeSet<Plug>) -> Vec<Finding> {
+fn moved(old: &Side<'_>, new: &Side<'_>, told: &mut Told) -> Vec<Finding> {
     let mut by_host: BTreeMap<String, Vec<(Plug, Plug, Plug)>> = BTreeMap::new();
     let mut between: Vec<(Plug, Plug, Plug)> = Vec::new();
     for (own, (was, _)) in &old.cables {
         let Some((is, _)) = new.cables.get(own) else { continue };
-        if was == is || told.contains(own) {
+        if was == is || told.contains(&cable(own, was)) || told.contains(&cable(own, is)) {
             continue;
         }
         match new.host_of(&own.0) {
@@ -246,7 +241,7 @@ fn moved(old: &Side<'_>, new: &Side<'_>, told: &mut BTreeSet<Plug>) -> Vec<Findi
     let mut found = Vec::new();
     for (host, cables) in by_host {
         for (own, was, is) in &cables {
-            told.extend([own.clone(), was.clone(), is.clone()]);
+            told.extend([cable(own, was), cable(own, is)]);
         }
         let mut wrong = 0;
         let evidence: Vec<String> = cables
@@ -306,12 +301,16 @@ fn moved(old: &Side<'_>, new: &Side<'_>, told: &mut BTreeSet<Plug>) -> Vec<Findi
 fn moved_between(
     old: &Side<'_>,
     new: &Side<'_>,
-    cables: Vec<(Plug, Plug, Plug)>,
-    told: &mut BTreeSet<Plug>,
+    mut cables: Vec<(Plug, Plug, Plug)>,
+    told: &mut Told,
 ) -> Option<Finding> {
+    // The lower end stays: a cable of a leaf that goes to another spine, not one of a spine that changed leaves.
+    let tier = |plug: &Plug| new.ids.get(plug.0.as_str()).map(|node| new.fabric.nodes[*node].tier);
+    cables.sort_by_key(|(own, ..)| tier(own));
     let mut evidence = Vec::new();
     for (own, was, is) in cables {
-        if told.contains(&own) {
+        // One cable of now accounts for one of then: what is over is gone, or new.
+        if told.contains(&cable(&own, &was)) || told.contains(&cable(&own, &is)) {
             continue;
         }
         evidence.push(format!(
@@ -320,7 +319,7 @@ fn moved_between(
             old.plug_name(&was),
             new.plug_name(&is)
         ));
-        told.extend([own, was, is]);
+        told.extend([cable(&own, &was), cable(&own, &is)]);
     }
     if evidence.is_empty() {
         return None;
@@ -330,21 +329,16 @@ fn moved_between(
 }
 
 /// Links that only one side has, by the pair of nodes.
-fn links_gone(
-    side: &Side<'_>,
-    other: &Side<'_>,
-    fresh: bool,
-    told: &mut BTreeSet<Plug>,
-) -> Vec<Finding> {
+fn links_gone(side: &Side<'_>, other: &Side<'_>, fresh: bool, told: &mut Told) -> Vec<Finding> {
     let mut pairs: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
     for (own, (peer, _)) in &side.cables {
         let same = other.cables.get(own).is_some_and(|(now, _)| now == peer);
-        if own > peer || same || told.contains(own) || told.contains(peer) {
+        if own > peer || same || told.contains(&cable(own, peer)) {
             continue;
         }
         let text = format!("{} - {}", side.plug_name(own), side.plug_name(peer));
         pairs.entry((side.name(&own.0), side.name(&peer.0))).or_default().push(text);
-        told.extend([own.clone(), peer.clone()]);
+        told.insert(cable(own, peer));
     }
     let mut found = Vec::new();
     for ((a, b), links) in pairs {
@@ -369,11 +363,11 @@ fn links_gone(
 }
 
 /// Links that carry another rate.
-fn rates(old: &Side<'_>, new: &Side<'_>, told: &BTreeSet<Plug>) -> Vec<Finding> {
+fn rates(old: &Side<'_>, new: &Side<'_>, told: &Told) -> Vec<Finding> {
     let mut changes: BTreeMap<(Rate, Rate), Vec<String>> = BTreeMap::new();
     for (own, (peer, was)) in &old.cables {
         let Some((now_peer, is)) = new.cables.get(own) else { continue };
-        if own > peer || now_peer != peer || told.contains(own) {
+        if own > peer || now_peer != peer || told.contains(&cable(own, peer)) {
             continue;
         }
         if let (Some(was), Some(is)) = (was, is)

@@ -137,6 +137,8 @@ pub(crate) struct Draft {
     pub(crate) neighbours: Vec<Neighbour>,
     pub(crate) roles: BTreeMap<String, Role>,
     pub(crate) counters: Vec<CounterBlock>,
+    /// Whether ports that are not told have counted next to nothing.
+    pub(crate) errors_listed: bool,
     pub(crate) stats: Vec<Stat>,
     pub(crate) vitals: Vec<Vitals>,
     pub(crate) remarks: Vec<String>,
@@ -179,6 +181,18 @@ impl Draft {
     pub(crate) fn port_guid(&mut self, node: usize, port: u32, guid: u64) {
         self.nodes[node].ports.entry(port).or_default().port.guid = Some(guid);
         self.by_port_guid.entry(guid).or_insert(node);
+    }
+
+    /// Nodes by local identifier: a switch's own, those of an adapter's ports.
+    pub(crate) fn by_lid(&self) -> HashMap<u32, usize> {
+        let mut found = HashMap::new();
+        for (index, node) in self.nodes.iter().enumerate() {
+            match node.kind {
+                Kind::Switch => found.extend(node.lid.map(|lid| (lid, index))),
+                _ => found.extend(node.ports.values().filter_map(|p| Some((p.port.lid?, index)))),
+            }
+        }
+        found
     }
 
     fn push(&mut self, kind: Kind, guid: Option<u64>, key: String, named: Place) -> usize {
@@ -254,20 +268,28 @@ impl Draft {
     }
 
     /// Tools that list every port of a switch do not say where their list ends. What ends in a switch with a number
-    /// of ports that none is made with, and that no other switch of the list has, was cut in it.
+    /// of ports that no other switch of the list has was cut in it; a lone switch is compared with those that are made.
     pub(crate) fn ends_whole(&mut self, last: usize, nodes: &[usize], place: Place) {
         let most = |node: usize| self.nodes[node].ports.keys().next_back().copied().unwrap_or(0);
         if self.nodes[last].kind != Kind::Switch {
             return;
         }
         let own = most(last);
-        let others =
-            nodes.iter().filter(|node| **node != last && self.nodes[**node].kind == Kind::Switch);
-        if !PORT_COUNTS.contains(&own) && !others.map(|node| most(*node)).any(|other| other == own)
-        {
+        let mut others = nodes
+            .iter()
+            .filter(|node| **node != last && self.nodes[**node].kind == Kind::Switch)
+            .map(|node| most(*node))
+            .peekable();
+        let whole = match self.nodes[last].port_count {
+            // Another dump may tell.
+            told @ 1.. => told == own,
+            0 if others.peek().is_none() => PORT_COUNTS.contains(&own),
+            0 => others.any(|other| other == own),
+        };
+        if !whole {
             let what = format!(
-                "the list ends with port {own} of {}, which is no switch's last port: the dump was cut short or filtered; \
-                 take it again, or use what is there with --partial",
+                "the list ends with port {own} of {}, which is no other switch's last port: the dump was cut short or \
+                 filtered; take it again, or, where the switch is the only one of its kind, use what is there with --partial",
                 self.called(last)
             );
             self.suspicions.push((place, what));

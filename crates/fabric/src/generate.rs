@@ -5,7 +5,7 @@
 
 use std::fmt;
 
-use crate::draft::{Draft, FinishOptions, Half, Place};
+use crate::draft::{Draft, FinishOptions, Half, Place, ReadError};
 use crate::model::{Fabric, Kind, Source};
 use crate::rate::Rate;
 
@@ -81,7 +81,7 @@ impl FatTree {
         tree.draft
             .sources
             .push(Source { name: "generated".to_owned(), format: "generated".to_owned() });
-        self.cable(&mut tree, leaves);
+        self.cable(&mut tree, leaves)?;
         tree.draft.finish(FinishOptions::default()).map_err(|error| GenerateError(error.what))
     }
 
@@ -92,7 +92,7 @@ impl FatTree {
         }
     }
 
-    fn cable(&self, tree: &mut Tree, leaves: usize) {
+    fn cable(&self, tree: &mut Tree, leaves: usize) -> Result<(), GenerateError> {
         let leaf: Vec<usize> = (0..leaves)
             .map(|number| {
                 let name = match self.rails {
@@ -113,7 +113,7 @@ impl FatTree {
                     true => host / self.down * self.adapters + adapter,
                     false => (host * self.adapters + adapter) / self.down,
                 };
-                tree.link(leaf[place], node);
+                tree.link(leaf[place], node)?;
             }
         }
         let pods = if self.cores > 0 { leaves.div_ceil(self.pod_leaves) } else { 1 };
@@ -134,7 +134,7 @@ impl FatTree {
             for leaf in &leaf[pod * pod_leaves..end] {
                 for spine in &spines[first..] {
                     for _ in 0..self.up / self.spines {
-                        tree.link(*leaf, *spine);
+                        tree.link(*leaf, *spine)?;
                     }
                 }
             }
@@ -145,9 +145,10 @@ impl FatTree {
             // Spines of the same place in their pods meet on the same cores.
             let place = number % self.spines;
             for up in 0..self.spine_up {
-                tree.link(*spine, cores[(place * self.spine_up + up) % cores.len()]);
+                tree.link(*spine, cores[(place * self.spine_up + up) % cores.len()])?;
             }
         }
+        Ok(())
     }
 }
 
@@ -185,16 +186,17 @@ impl Tree {
         node
     }
 
-    /// Plugs a cable into the next free ports of both. Ports past what is believed are left out; none is that big.
-    fn link(&mut self, a: usize, b: usize) {
+    /// Plugs a cable into the next free ports of both.
+    fn link(&mut self, a: usize, b: usize) -> Result<(), GenerateError> {
         self.used[a] += 1;
         self.used[b] += 1;
         let (a_port, b_port) = (self.used[a], self.used[b]);
         let place = Place { source: 0, line: 1 };
         let half = |node, port| Half { node, port, rate: Some(self.rate), place, alone: true };
         let (to_b, to_a) = (half(b, b_port), half(a, a_port));
-        let _too_many_ports = self.draft.join(a, a_port, to_b);
-        let _too_many_ports = self.draft.join(b, b_port, to_a);
+        let wrong = |error: ReadError| GenerateError(format!("too many ports: {}", error.what));
+        self.draft.join(a, a_port, to_b).map_err(wrong)?;
+        self.draft.join(b, b_port, to_a).map_err(wrong)
     }
 }
 
@@ -251,6 +253,24 @@ mod tests {
         assert_eq!(shape.bisection.gbps, 64.0 * 400.0);
         let paths = shape.paths.unwrap();
         assert_eq!((paths.least, paths.most, paths.fewer, paths.switches_most), (16, 16, 0, 5));
+    }
+
+    #[test]
+    fn a_switch_of_too_many_ports_is_an_error() {
+        let tree = FatTree {
+            hosts: 5000,
+            adapters: 1,
+            rails: false,
+            down: 5000,
+            up: 0,
+            spines: 0,
+            pod_leaves: 0,
+            spine_up: 0,
+            cores: 0,
+            rate: ndr(),
+        };
+        let error = tree.build().unwrap_err().to_string();
+        assert!(error.contains("4097"), "{error}");
     }
 
     #[test]

@@ -181,6 +181,8 @@ pub struct Fabric {
     pub remarks: Vec<String>,
     /// How many tiers of switches there are.
     pub tiers: u8,
+    /// Whether a list of ports over their thresholds was read: those that it leaves out have counted next to nothing.
+    pub errors_listed: bool,
 }
 
 impl Fabric {

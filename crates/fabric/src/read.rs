@@ -25,6 +25,10 @@ use crate::model::{Fabric, Source};
 
 /// The most bytes of one input.
 pub const INPUT_BYTES_MOST: usize = 512 << 20;
+/// The most bytes of one JSON input, which takes many times its length while it is read.
+pub const JSON_BYTES_MOST: usize = 128 << 20;
+/// The most lines of one input that are not blank: a million ports with thirty counters each.
+pub const LINES_MOST: usize = 30 << 20;
 
 /// What a text is.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
@@ -69,6 +73,17 @@ impl fmt::Display for Format {
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     draft: Draft,
+    /// `iblinkinfo`'s parts, which know less of adapters than others tell: laid over those at the end.
+    held: Vec<Held>,
+}
+
+/// Lines that are read at the end.
+#[derive(Clone, Debug)]
+struct Held {
+    source: usize,
+    text: String,
+    /// The number of each line.
+    numbers: Vec<u32>,
 }
 
 /// One line of an input.
@@ -111,15 +126,16 @@ impl Reading {
         }
         let text = String::from_utf8_lossy(bytes);
         let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-        let lines: Vec<Line<'_>> = (1..)
-            .zip(text.lines())
-            .map(|(number, text)| Line { number, text, place: Place { source, line: number } })
-            .collect();
         let formats =
             if text.trim_start().starts_with(['{', '[']) && !text.trim_start().starts_with("[1]") {
+                if text.len() > JSON_BYTES_MOST {
+                    return Err(wrong(1, "more than 128 MiB of JSON: give it in several files"));
+                }
                 json::read(&mut self.draft, source, text)?;
                 vec![Format::Json]
             } else {
+                let lines = lines(text, source, LINES_MOST)
+                    .map_err(|line| wrong(line, "too many lines: give them in several files"))?;
                 self.sections(&lines, name)?
             };
         let names: Vec<String> = formats.iter().map(ToString::to_string).collect();
@@ -132,7 +148,20 @@ impl Reading {
     /// # Errors
     ///
     /// When the dumps do not fit together, or show only a part of the fabric.
-    pub fn finish(self, options: FinishOptions) -> Result<Fabric, ReadError> {
+    pub fn finish(mut self, options: FinishOptions) -> Result<Fabric, ReadError> {
+        for held in std::mem::take(&mut self.held) {
+            let lines: Vec<Line<'_>> = held
+                .text
+                .lines()
+                .zip(&held.numbers)
+                .map(|(text, number)| Line {
+                    number: *number,
+                    text,
+                    place: Place { source: held.source, line: *number },
+                })
+                .collect();
+            linkinfo::read(&mut self.draft, &lines)?;
+        }
         self.draft.finish(options)
     }
 
@@ -168,7 +197,7 @@ impl Reading {
             match format {
                 Format::Netfile => netfile::read(draft, part)?,
                 Format::PortList => portlist::read(draft, part)?,
-                Format::LinkInfo => linkinfo::read(draft, part)?,
+                Format::LinkInfo => self.held.push(Held::of(part)),
                 Format::QueryErrors => queryerrors::read(draft, part)?,
                 Format::Perfquery => perfquery::read(draft, part)?,
                 Format::Ibstat => ibstat::read(draft, part)?,
@@ -182,6 +211,33 @@ impl Reading {
         }
         Ok(formats)
     }
+}
+
+impl Held {
+    fn of(part: &[Line<'_>]) -> Self {
+        let mut text = String::with_capacity(part.iter().map(|line| line.text.len() + 1).sum());
+        for line in part {
+            text.push_str(line.text);
+            text.push('\n');
+        }
+        let source = part.first().map_or(0, |line| line.place.source);
+        Self { source, text, numbers: part.iter().map(|line| line.number).collect() }
+    }
+}
+
+/// The lines that are not blank, at most so many; else the line that is one too many.
+fn lines(text: &str, source: usize, most: usize) -> Result<Vec<Line<'_>>, u32> {
+    let mut lines = Vec::new();
+    for (number, text) in (1..).zip(text.lines()) {
+        if text.trim().is_empty() {
+            continue;
+        }
+        if lines.len() == most {
+            return Err(number);
+        }
+        lines.push(Line { number, text, place: Place { source, line: number } });
+    }
+    Ok(lines)
 }
 
 /// What a line is the beginning of, where it can be of one tool only.

@@ -167,11 +167,13 @@ pub fn adapters_of(fabric: &Fabric, host: &Host) -> usize {
     let linked = |node: &&NodeIndex| {
         !fabric.has_topology() || fabric.nodes[**node].ports.iter().any(|port| port.link.is_some())
     };
-    let mut labels: Vec<&str> = host
+    let mut labels: Vec<(&str, NodeIndex)> = host
         .adapters
         .iter()
         .filter(linked)
-        .map(|node| fabric.nodes[*node].label.as_str())
+        .map(|node| (fabric.nodes[*node].label.as_str(), *node))
+        // Adapters that tell nothing but their host are each one; those of the maker's name count as one.
+        .map(|(label, node)| (label, if label.is_empty() && host.named { node } else { 0 }))
         .collect();
     labels.sort_unstable();
     labels.dedup();

@@ -47,7 +47,7 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
     let prices = prices.transpose()?;
     let planned = match design(&request) {
         Ok(planned) => planned,
-        Err(misfit) if misfit.instead.is_empty() => return Err(misfit.into()),
+        Err(misfit) if misfit.instead.is_empty() && !args.json => return Err(misfit.into()),
         Err(misfit) => return misfits(args, &misfit),
     };
     let bill = prices.map(|prices| prices.bill(&planned));
@@ -292,6 +292,9 @@ fn bill_page(bill: &Bill) -> String {
     let mut page = table(&rows);
     if !bill.unpriced.is_empty() {
         let _ = writeln!(page, "without a price: {}", bill.unpriced.join(", "));
+    }
+    if !bill.unmeasured.is_empty() {
+        let _ = writeln!(page, "without watts: {}", bill.unmeasured.join(", "));
     }
     page
 }

@@ -1,21 +1,19 @@
-//! Counters: faults by threshold and by what they grew, waiting, imbalance, pauses.
+//! Counters: faults by threshold and by what they grew, waiting, pauses.
 //!
 //! One look tells totals since somebody cleared them, which may be long ago: warnings at most. Two looks tell what
 //! is wrong now.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
-use super::{CheckOptions, Finding, Verdict, plural};
-use crate::counter::{COUNTERS, Counter, Counters, Meaning};
-use crate::model::{End, Fabric, NodeIndex};
-use crate::rate::Rate;
+use super::{CheckOptions, Finding, Verdict, balance, plural};
+use crate::counter::{COUNTERS, Counter, Counters, Form, Meaning};
+use crate::model::{End, Fabric, Node, NodeIndex, Port};
+use crate::shape::Rails;
 
-/// Less than this in the mean, and nothing is said of balance.
-const BYTES_LEAST: f64 = 1e8;
-/// From here on the busiest of equals carries too much: 20 % over the mean.
-const IMBALANCE_WARN: f64 = 0.20;
-/// From here on it is a failure.
-const IMBALANCE_FAIL: f64 = 0.50;
+/// A fault that came so often did not come by chance.
+const CHANCE_LEAST: u64 = 5;
+/// Fewer ticks of waiting are nothing: a tenth of a second at 400 Gb/s.
+const WAIT_LEAST: u64 = 1_000_000_000;
 /// Parts of time that data waited for credits.
 const WAIT_WARN: f64 = 0.05;
 const WAIT_FAIL: f64 = 0.30;
@@ -35,74 +33,157 @@ pub enum Look {
     Grown,
 }
 
-struct Counted {
-    end: End,
-    values: Counters,
+pub(super) struct Counted {
+    pub(super) end: End,
+    pub(super) values: Counters,
 }
 
-pub(super) fn judge(fabric: &Fabric, options: &CheckOptions<'_>) -> Vec<Finding> {
+pub(super) fn judge(fabric: &Fabric, rails: &Rails, options: &CheckOptions<'_>) -> Vec<Finding> {
     let look = if options.before.is_some() { Look::Grown } else { Look::Total };
-    let ports = counted(fabric, options.before);
+    let seconds = options.interval_s.filter(|seconds| *seconds > 0.0);
+    let (ports, alone) = counted(fabric, options.before);
     let mut found = Vec::new();
-    if look == Look::Grown && ports.is_empty() {
-        let title = "no port is counted in both dumps: nothing can be said of what grew";
-        found.push(Finding::new("counters", "ctr-dumps", Verdict::Unknown, title).fixed_by(
-            "take counters of the same ports twice: perfquery -x for each, or ibqueryerrors --data",
-        ));
-    }
+    found.extend(not_compared(fabric, &ports, &alone));
     for counter in COUNTERS {
         if let Meaning::Fault(borne) = counter.meaning {
-            found.extend(faults(fabric, &ports, counter, borne, look, options.interval_s));
+            found.extend(faults(fabric, &ports, counter, borne, look, seconds));
         }
     }
-    found.extend(waiting(fabric, &ports, look));
-    found.extend(imbalance(fabric, &ports, look));
-    found.extend(host_imbalance(fabric, &ports, look));
-    found.extend(pauses(fabric, &ports, look, options.interval_s));
+    found.extend(stopped(fabric, &ports));
+    found.extend(waiting(fabric, &ports, look, seconds));
+    found.extend(balance::imbalance(fabric, &ports, look));
+    found.extend(balance::host_imbalance(fabric, rails, &ports, look));
+    found.extend(pauses(fabric, &ports, look, seconds));
+    found.extend(pausing(fabric, &ports, look));
     found.extend(global_pauses(fabric, &ports));
     found.extend(congested(fabric, &ports, look));
     found
 }
 
-/// Every port with what it counted: in all, or since the other look.
-fn counted(fabric: &Fabric, before: Option<&Fabric>) -> Vec<Counted> {
-    let known: BTreeMap<&str, NodeIndex> = before.map_or_else(BTreeMap::new, |before| {
-        before.nodes.iter().enumerate().map(|(index, node)| (node.id.as_str(), index)).collect()
-    });
-    // A dump of counters alone knows nodes by their local identifier only.
-    let by_lid: BTreeMap<u32, NodeIndex> = before.map_or_else(BTreeMap::new, |before| {
-        let lids = before.nodes.iter().enumerate().filter_map(|(index, node)| {
-            Some((node.lid.or_else(|| node.ports.first().and_then(|port| port.lid))?, index))
-        });
-        lids.collect()
-    });
-    let mut found = Vec::new();
+/// Every port with what it counted: in all, or since the other look; and those that only the later look tells.
+fn counted(fabric: &Fabric, before: Option<&Fabric>) -> (Vec<Counted>, Vec<End>) {
+    let mut earlier = before.map(Earlier::new);
+    let nothing = Counters::of(Form::Listed);
+    let (mut found, mut alone) = (Vec::new(), Vec::new());
     for (index, node) in fabric.nodes.iter().enumerate() {
         for (at, port) in node.ports.iter().enumerate() {
             let Some(own) = &port.counters else { continue };
-            let values = match before {
+            let end = End { node: index, port: at };
+            let values = match &mut earlier {
                 None => (**own).clone(),
-                Some(before) => {
-                    let lid = node.lid.or(port.lid);
-                    let was =
-                        known.get(node.id.as_str()).or_else(|| by_lid.get(&lid?)).and_then(|was| {
-                            before.nodes[*was].ports.iter().find(|p| p.number == port.number)
-                        });
-                    match was.and_then(|was| was.counters.as_ref()) {
-                        Some(was) => own.since(was),
-                        None => continue,
-                    }
-                }
+                Some(earlier) => match earlier.counters(node, port) {
+                    Some(was) => own.since(was),
+                    // A list leaves out ports that counted little.
+                    None if earlier.fabric.errors_listed => own.since(&nothing),
+                    None => Counters::default(),
+                },
             };
             if !values.is_empty() {
-                found.push(Counted { end: End { node: index, port: at }, values });
+                found.push(Counted { end, values });
+            } else if !own.is_empty() {
+                alone.push(end);
             }
         }
     }
-    found
+    (found, alone)
 }
 
-fn named(fabric: &Fabric, end: End) -> String {
+/// Finds ports in the earlier look.
+struct Earlier<'a> {
+    fabric: &'a Fabric,
+    by_id: HashMap<&'a str, NodeIndex>,
+    /// A dump of counters alone knows nodes by their local identifier only.
+    by_lid: HashMap<u32, NodeIndex>,
+    /// Ports of Ethernet's switches by name; their numbers change with what is plugged in.
+    by_name: HashMap<NodeIndex, HashMap<&'a str, usize>>,
+}
+
+impl<'a> Earlier<'a> {
+    fn new(fabric: &'a Fabric) -> Self {
+        let nodes = || fabric.nodes.iter().enumerate();
+        let by_lid = nodes().filter_map(|(index, node)| {
+            Some((node.lid.or_else(|| node.ports.first().and_then(|port| port.lid))?, index))
+        });
+        Self {
+            fabric,
+            by_id: nodes().map(|(index, node)| (node.id.as_str(), index)).collect(),
+            by_lid: by_lid.collect(),
+            by_name: HashMap::new(),
+        }
+    }
+
+    fn counters(&mut self, node: &Node, port: &Port) -> Option<&'a Counters> {
+        let lid = node.lid.or(port.lid);
+        let was = self.by_id.get(node.id.as_str()).or_else(|| self.by_lid.get(&lid?));
+        let was = *was?;
+        let ports = &self.fabric.nodes[was].ports;
+        let at = match &port.name {
+            Some(name) => {
+                let named = self.by_name.entry(was).or_insert_with(|| {
+                    let names = ports.iter().enumerate();
+                    names.filter_map(|(at, port)| Some((port.name.as_deref()?, at))).collect()
+                });
+                // Dumps of counters alone know no names.
+                match named.get(name.as_str()) {
+                    Some(at) => Some(*at),
+                    None if named.is_empty() => find(ports, port.number),
+                    None => None,
+                }
+            }
+            None => find(ports, port.number),
+        };
+        ports.get(at?)?.counters.as_deref()
+    }
+}
+
+fn find(ports: &[Port], number: u32) -> Option<usize> {
+    ports.binary_search_by_key(&number, |port| port.number).ok()
+}
+
+/// What cannot be said, since one look is missing.
+fn not_compared(fabric: &Fabric, ports: &[Counted], alone: &[End]) -> Option<Finding> {
+    if alone.is_empty() {
+        return None;
+    }
+    let title = if ports.is_empty() {
+        "no port is counted in both dumps: nothing can be said of what grew".to_owned()
+    } else {
+        format!(
+            "{} counted in the later dump alone: nothing can be said of what grew there",
+            plural(alone.len(), "port is", "ports are")
+        )
+    };
+    Some(
+        Finding::new("counters", "ctr-dumps", Verdict::Unknown, title)
+            .seen(alone.iter().map(|end| named(fabric, *end)))
+            .fixed_by(
+                "take counters of the same ports twice: perfquery -x for each, or ibqueryerrors --data",
+            ),
+    )
+}
+
+/// Ports whose old counters of data are full: nothing is known of what they carry.
+fn stopped(fabric: &Fabric, ports: &[Counted]) -> Option<Finding> {
+    let full = |port: &&Counted| {
+        ["PortXmitData", "PortRcvData", "PortXmitWait"].iter().any(|name| port.values.ended(name))
+    };
+    let evidence: Vec<String> =
+        ports.iter().filter(full).map(|port| named(fabric, port.end)).collect();
+    if evidence.is_empty() {
+        return None;
+    }
+    let title = format!(
+        "{} 4294967295 of data or waiting, where the old counters stop: what they carry is not known",
+        plural(evidence.len(), "port shows", "ports show")
+    );
+    Some(
+        Finding::new("counters", "ctr-dumps", Verdict::Unknown, title)
+            .seen(evidence)
+            .fixed_by("take the counters of 64 bits: perfquery -x"),
+    )
+}
+
+pub(super) fn named(fabric: &Fabric, end: End) -> String {
     let name = fabric.end_name(end);
     let link = fabric.nodes[end.node].ports[end.port].link;
     match link.and_then(|link| fabric.links.get(link)) {
@@ -123,230 +204,116 @@ fn faults(
     interval_s: Option<f64>,
 ) -> Option<Finding> {
     let limit = if look == Look::Grown { 0 } else { borne };
+    let full = |port: &Counted| port.values.ended(counter.name);
     let mut over: Vec<(u64, &Counted)> = ports
         .iter()
         .filter_map(|port| Some((port.values.get(counter.name)?, port)))
-        .filter(|(value, _)| *value > limit)
+        .filter(|(value, port)| *value > limit || full(port))
         .collect();
     if over.is_empty() {
         return None;
     }
     over.sort_by_key(|(value, _)| std::cmp::Reverse(*value));
     let most = over[0].0;
-    let verdict = if look == Look::Grown && most > borne { Verdict::Fail } else { Verdict::Warn };
+    let hourly = |value: u64, seconds: f64| value as f64 / seconds * 3600.0;
+    // Few may come together by chance; of many the rate counts, however long it was looked.
+    let bad = match interval_s {
+        Some(seconds) => most >= CHANCE_LEAST && hourly(most, seconds) > borne as f64,
+        None => most > borne,
+    };
+    let verdict = if look == Look::Grown && bad { Verdict::Fail } else { Verdict::Warn };
     let evidence = over.iter().map(|(value, port)| {
-        let full = port.values.narrow && counter.saturates == Some(*value);
-        let full = if full { ", where it stops counting" } else { "" };
-        let rate = match (look, interval_s) {
-            (Look::Grown, Some(seconds)) if seconds > 0.0 => {
-                format!(" in {seconds:.0} s, {:.0} an hour", *value as f64 / seconds * 3600.0)
+        let name = named(fabric, port.end);
+        let end = counter.saturates.unwrap_or(*value);
+        match (look, interval_s) {
+            (Look::Grown, _) if full(port) => {
+                format!("{name}: at least {value}; it stands at {end}, where it stops counting")
             }
-            _ => String::new(),
-        };
-        format!("{}: {value}{rate}{full}", named(fabric, port.end))
+            (Look::Grown, Some(seconds)) => {
+                format!("{name}: {value} in {seconds:.0} s, {:.0} an hour", hourly(*value, seconds))
+            }
+            _ if full(port) => format!("{name}: {value}, where it stops counting"),
+            _ => format!("{name}: {value}"),
+        }
     });
     let when =
         if look == Look::Grown { "between the two dumps" } else { "since they were cleared" };
-    let title = format!(
-        "{} counted {} {when}: up to {most}, {borne} are borne",
-        plural(over.len(), "port", "ports"),
-        counter.name,
-    );
-    Some(
-        Finding::new("counters", counter.check, verdict, title)
-            .seen(evidence)
-            .fixed_by(counter.fix),
-    )
+    let borne_text = match (look, interval_s) {
+        (Look::Grown, Some(_)) => format!("{borne} an hour are borne"),
+        _ => format!("{borne} are borne"),
+    };
+    let title = if most == 0 {
+        format!(
+            "{} of {} where it stops counting: whether it grows cannot be seen",
+            plural(over.len(), "port stands at the end", "ports stand at the end"),
+            counter.name,
+        )
+    } else {
+        format!(
+            "{} counted {} {when}: up to {most}, {borne_text}",
+            plural(over.len(), "port", "ports"),
+            counter.name,
+        )
+    };
+    let fix = match most {
+        0 => "clear it (perfquery -R), wait, and look again",
+        _ => counter.fix,
+    };
+    Some(Finding::new("counters", counter.check, verdict, title).seen(evidence).fixed_by(fix))
 }
 
-/// Ports where data waited for credits.
-fn waiting(fabric: &Fabric, ports: &[Counted], look: Look) -> Option<Finding> {
-    let mut over: Vec<(f64, &Counted)> = Vec::new();
-    for port in ports {
-        let (Some(wait), Some(sent)) =
-            (port.values.get("PortXmitWait"), port.values.get("PortXmitData"))
-        else {
+/// Ports where data waited for credits: of the time between two looks, where that and the rate are known; else of
+/// the time in which there was something to send.
+fn waiting(
+    fabric: &Fabric,
+    ports: &[Counted],
+    look: Look,
+    interval_s: Option<f64>,
+) -> Option<Finding> {
+    let mut over: Vec<(f64, bool, &Counted)> = Vec::new();
+    for port in ports.iter().filter(|port| !port.values.ended("PortXmitWait")) {
+        let Some(wait) = port.values.get("PortXmitWait").filter(|wait| *wait > WAIT_LEAST) else {
             continue;
         };
-        let part = wait as f64 / (wait as f64 + sent as f64).max(1.0);
-        if part > WAIT_WARN && wait > 1_000_000 {
-            over.push((part, port));
+        let own = &fabric.nodes[port.end.node].ports[port.end.port];
+        let rate = own.link.and_then(|link| fabric.links.get(link)).and_then(|link| link.rate);
+        let seconds = interval_s.filter(|_| look == Look::Grown);
+        let (part, of_all) = match (seconds, rate.or(own.rate)) {
+            // A tick is the time of one word.
+            (Some(seconds), Some(rate)) => {
+                (wait as f64 * 32.0 / (rate.gbps() * 1e9) / seconds, true)
+            }
+            _ => {
+                let sent = port.values.bytes().0.map(|bytes| bytes as f64 / 4.0);
+                let Some(sent) = sent else { continue };
+                (wait as f64 / (wait as f64 + sent), false)
+            }
+        };
+        if part > WAIT_WARN {
+            over.push((part, of_all, port));
         }
     }
     over.sort_by(|a, b| b.0.total_cmp(&a.0));
     let worst = over.first()?.0;
     let verdict =
         if worst > WAIT_FAIL && look == Look::Grown { Verdict::Fail } else { Verdict::Warn };
+    let all = over.iter().all(|(_, of_all, _)| *of_all);
+    let time =
+        |of_all: bool| if of_all { "of the time" } else { "of the time it had data to send" };
     let title = format!(
-        "{} for credits for more than {:.0} % of the time",
+        "{} for credits for more than {:.0} % {}",
         plural(over.len(), "port waits", "ports wait"),
-        WAIT_WARN * 100.0
+        WAIT_WARN * 100.0,
+        if all { "of the time" } else { "of the time with data to send" },
     );
-    let evidence = over.iter().map(|(part, port)| {
-        format!("{}: {:.0} % of the time", named(fabric, port.end), part * 100.0)
+    let evidence = over.iter().map(|(part, of_all, port)| {
+        format!("{}: {:.0} % {}", named(fabric, port.end), part * 100.0, time(*of_all))
     });
     Some(
         Finding::new("counters", "ctr-05", verdict, title)
             .seen(evidence)
-            .costs(format!("up to {:.0} % of a link's time", worst * 100.0))
+            .costs(format!("up to {:.0} % of a link's time", worst.min(1.0) * 100.0))
             .fixed_by("find where the queues begin: adaptive routing, more queue pairs, placement; a slow receiver"),
-    )
-}
-
-/// One direction of a switch's uplinks.
-struct Spread {
-    switch: NodeIndex,
-    sends: bool,
-    /// Bytes for each Gb/s, with the port.
-    loads: Vec<(f64, f64, End)>,
-    over: f64,
-}
-
-/// Uplinks of one switch that carry far more or less than their equals.
-fn imbalance(fabric: &Fabric, ports: &[Counted], look: Look) -> Option<Finding> {
-    let values: BTreeMap<End, &Counters> =
-        ports.iter().map(|port| (port.end, &port.values)).collect();
-    let mut spreads: Vec<Spread> = Vec::new();
-    let mut by_above: BTreeMap<NodeIndex, f64> = BTreeMap::new();
-    for (switch, _) in fabric.switches() {
-        for sends in [true, false] {
-            let mut loads = Vec::new();
-            for (_, link, far) in fabric.uplinks(switch) {
-                let near = if link.ends[0] == far { link.ends[1] } else { link.ends[0] };
-                // What this end sends the other end receives: either may be counted.
-                let own = values.get(&near).map(|values| values.bytes());
-                let other = values.get(&far).map(|values| values.bytes());
-                let bytes = match sends {
-                    true => own.and_then(|own| own.0).or_else(|| other.and_then(|other| other.1)),
-                    false => own.and_then(|own| own.1).or_else(|| other.and_then(|other| other.0)),
-                };
-                if let Some(bytes) = bytes {
-                    let bytes = bytes as f64;
-                    *by_above.entry(far.node).or_default() += bytes;
-                    loads.push((bytes / link.rate.map_or(1.0, Rate::gbps), bytes, near));
-                }
-            }
-            let mean_bytes =
-                loads.iter().map(|load| load.1).sum::<f64>() / loads.len().max(1) as f64;
-            let mean = loads.iter().map(|load| load.0).sum::<f64>() / loads.len().max(1) as f64;
-            if loads.len() < 2 || mean_bytes < BYTES_LEAST {
-                continue;
-            }
-            loads.sort_by(|a, b| b.0.total_cmp(&a.0));
-            let over = loads[0].0 / mean - 1.0;
-            let under = 1.0 - loads[loads.len() - 1].0 / mean;
-            if over > IMBALANCE_WARN || under > IMBALANCE_WARN {
-                spreads.push(Spread { switch, sends, loads, over: f64::max(over, under) });
-            }
-        }
-    }
-    spreads.sort_by(|a, b| b.over.total_cmp(&a.over));
-    let worst = spreads.first()?.over;
-    let loss = spreads.iter().map(|spread| {
-        let mean = spread.loads.iter().map(|load| load.0).sum::<f64>() / spread.loads.len() as f64;
-        1.0 - mean / spread.loads[0].0
-    });
-    let loss = loss.fold(0.0, f64::max);
-    let verdict = if worst > IMBALANCE_FAIL { Verdict::Fail } else { Verdict::Warn };
-    let mut switches: Vec<NodeIndex> = spreads.iter().map(|spread| spread.switch).collect();
-    switches.sort_unstable();
-    switches.dedup();
-    let mut evidence = Vec::new();
-    evidence.extend(above_evidence(fabric, &by_above));
-    for spread in &spreads {
-        let (hot, cold) = (spread.loads[0], spread.loads[spread.loads.len() - 1]);
-        let mean = spread.loads.iter().map(|load| load.1).sum::<f64>() / spread.loads.len() as f64;
-        evidence.push(format!(
-            "{} {} {} over {} uplinks in the mean, {} over {}, {} over {}",
-            fabric.nodes[spread.switch].name,
-            if spread.sends { "sends" } else { "receives" },
-            bytes_text(mean),
-            spread.loads.len(),
-            bytes_text(hot.1),
-            named(fabric, hot.2),
-            bytes_text(cold.1),
-            named(fabric, cold.2),
-        ));
-    }
-    let when = if look == Look::Grown { "" } else { " (totals since they were cleared)" };
-    let title = format!(
-        "uplinks of {} differ by more than 20 % from their mean, up to {:.0} %{when}",
-        plural(switches.len(), "switch", "switches"),
-        worst * 100.0,
-    );
-    Some(
-        Finding::new("counters", "fab-06", verdict, title)
-            .seen(evidence)
-            .costs(format!("the busiest link sets the pace: up to {:.0} % of what the uplinks could carry", loss * 100.0))
-            .fixed_by("adaptive routing; else other hash seeds for each tier, and more queue pairs: NCCL_IB_QPS_PER_CONNECTION=4"),
-    )
-}
-
-/// Whether some switches above carry little of it all: hashes that think alike use only a part of them.
-fn above_evidence(fabric: &Fabric, by_above: &BTreeMap<NodeIndex, f64>) -> Option<String> {
-    let mean = by_above.values().sum::<f64>() / by_above.len().max(1) as f64;
-    let idle: Vec<&str> = by_above
-        .iter()
-        .filter(|(_, bytes)| **bytes < mean / 2.0)
-        .map(|(node, _)| fabric.nodes[*node].name.as_str())
-        .collect();
-    if idle.is_empty() || by_above.len() < 2 {
-        return None;
-    }
-    let shown = idle.iter().take(4).copied().collect::<Vec<_>>().join(", ");
-    let more = if idle.len() > 4 { format!(" and {} more", idle.len() - 4) } else { String::new() };
-    Some(format!(
-        "{} of {} switches above carry less than half of the mean: {shown}{more}",
-        idle.len(),
-        by_above.len()
-    ))
-}
-
-/// Adapters of one host that carry far more or less than the others.
-fn host_imbalance(fabric: &Fabric, ports: &[Counted], look: Look) -> Option<Finding> {
-    // Totals of adapters tell of storage and of jobs long gone.
-    if look == Look::Total {
-        return None;
-    }
-    let mut by_host: BTreeMap<usize, Vec<(f64, End)>> = BTreeMap::new();
-    for port in ports {
-        let node = &fabric.nodes[port.end.node];
-        if let (Some(host), (Some(sent), _)) = (node.host, port.values.bytes())
-            && fabric.hosts[host].named
-        {
-            by_host.entry(host).or_default().push((sent as f64, port.end));
-        }
-    }
-    let mut over: Vec<(f64, String)> = Vec::new();
-    for loads in by_host.values().filter(|loads| loads.len() > 1) {
-        let mean = loads.iter().map(|load| load.0).sum::<f64>() / loads.len() as f64;
-        let Some(hot) = loads.iter().max_by(|a, b| a.0.total_cmp(&b.0)) else { continue };
-        let part = hot.0 / mean.max(1.0) - 1.0;
-        if mean >= BYTES_LEAST && part > IMBALANCE_WARN {
-            let text = format!(
-                "{}: {}, {} in the mean",
-                named(fabric, hot.1),
-                bytes_text(hot.0),
-                bytes_text(mean)
-            );
-            over.push((part, text));
-        }
-    }
-    over.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let worst = over.first()?.0;
-    let verdict = if worst > IMBALANCE_FAIL { Verdict::Fail } else { Verdict::Warn };
-    let title = format!(
-        "{} with an adapter more than 20 % over the mean of its host, up to {:.0} %",
-        plural(over.len(), "host", "hosts"),
-        worst * 100.0
-    );
-    Some(
-        Finding::new("counters", "ctr-12", verdict, title)
-            .seen(over.into_iter().map(|(_, text)| text))
-            .costs("the busiest rail sets the pace")
-            .fixed_by(
-                "see which GPU uses which adapter: ringway topo; NCCL_IB_HCA, NCCL_CROSS_NIC",
-            ),
     )
 }
 
@@ -359,7 +326,7 @@ fn pauses(
 ) -> Option<Finding> {
     let mut evidence = Vec::new();
     let mut verdict = Verdict::Warn;
-    if let (Look::Grown, Some(seconds)) = (look, interval_s.filter(|seconds| *seconds > 0.0)) {
+    if let (Look::Grown, Some(seconds)) = (look, interval_s) {
         for port in ports {
             let part = sum(port, Meaning::PauseTime) as f64 / 1e6 / seconds;
             if part > PAUSE_WARN {
@@ -387,6 +354,26 @@ fn pauses(
             .seen(evidence)
             .costs("a paused link holds up all behind it, switch by switch")
             .fixed_by("find the receiver that is too slow; set the PFC watchdog on the switches"),
+    )
+}
+
+/// Ports that hold the other end still.
+fn pausing(fabric: &Fabric, ports: &[Counted], look: Look) -> Option<Finding> {
+    let evidence = outliers(fabric, ports, Meaning::PauseSent, look, "pause frames sent");
+    if evidence.is_empty() {
+        return None;
+    }
+    let title = format!(
+        "{} far more pause frames than others",
+        plural(evidence.len(), "port sends", "ports send")
+    );
+    Some(
+        Finding::new("counters", "ctr-08", Verdict::Warn, title)
+            .seen(evidence)
+            .costs("what sends to it stands still, switch by switch")
+            .fixed_by(
+                "see why it takes packets so slowly: PCIe width, IOMMU, memory, a stalled GPU",
+            ),
     )
 }
 
@@ -471,14 +458,4 @@ fn global_pauses(fabric: &Fabric, ports: &[Counted]) -> Option<Finding> {
                 "ethtool -A <interface> rx off tx off, and PFC on the priority of RDMA alone",
             ),
     )
-}
-
-fn bytes_text(bytes: f64) -> String {
-    let (value, unit) = match bytes {
-        bytes if bytes >= 1e15 => (bytes / 1e15, "PB"),
-        bytes if bytes >= 1e12 => (bytes / 1e12, "TB"),
-        bytes if bytes >= 1e9 => (bytes / 1e9, "GB"),
-        bytes => (bytes / 1e6, "MB"),
-    };
-    format!("{value:.1} {unit}")
 }

@@ -1,38 +1,32 @@
 //! Hosts: how many adapters they have, and on which rail those are.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, Verdict, plural, usual};
 use crate::describe;
 use crate::model::Fabric;
 use crate::shape::{Rails, adapters_of};
 
-/// A name with its numbers taken out: hosts of one kind are called alike.
-fn likeness(name: &str) -> String {
-    let mut shape = String::new();
-    for c in name.chars() {
-        if !c.is_ascii_digit() {
-            shape.push(c);
-        } else if !shape.ends_with('#') {
-            shape.push('#');
-        }
-    }
-    shape
-}
-
 /// Hosts with fewer adapters than their equals. Hosts that are called alike are equals; one that is called like no
-/// other is compared with all.
+/// other, and has several, is compared with all.
 pub(super) fn fewer_adapters(fabric: &Fabric) -> Option<Finding> {
     let counts: Vec<usize> = fabric.hosts.iter().map(|host| adapters_of(fabric, host)).collect();
     let (most_have, _) = usual(counts.iter().copied())?;
     let mut kinds: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, host) in fabric.hosts.iter().enumerate() {
-        kinds.entry(likeness(&host.name)).or_default().push(index);
+        kinds.entry(describe::likeness(&host.name)).or_default().push(index);
     }
+    // Where names have nothing in common, they say nothing of kinds.
+    let nameless = kinds.len() * 2 > fabric.hosts.len();
     let mut short: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
     for hosts in kinds.values() {
         let own = usual(hosts.iter().map(|host| counts[*host])).map_or(most_have, |(own, _)| own);
-        let expected = if hosts.len() > 1 { own } else { most_have };
+        let expected = match hosts[..] {
+            // A login node, a manager: one adapter is all it wants.
+            [host] if fabric.hosts[host].named && counts[host] == 1 && !nameless => continue,
+            [_] => most_have,
+            _ => own,
+        };
         for host in hosts.iter().filter(|host| counts[**host] < expected) {
             short.entry((expected, counts[*host])).or_default().push(*host);
         }
@@ -40,6 +34,7 @@ pub(super) fn fewer_adapters(fabric: &Fabric) -> Option<Finding> {
     if short.is_empty() {
         return None;
     }
+    let classes = usual_labels(fabric);
     let all: usize = short.values().map(Vec::len).sum();
     let expected = short.keys().map(|(expected, _)| *expected).max().unwrap_or(most_have);
     let evidence = short.iter().rev().map(|((expected, count), hosts)| {
@@ -57,7 +52,7 @@ pub(super) fn fewer_adapters(fabric: &Fabric) -> Option<Finding> {
                 )
             })
             .collect();
-        let missing = missing_labels(fabric, hosts, *expected);
+        let missing = missing_labels(fabric, hosts, classes.get(expected));
         let who = [names, unnamed.join(", ")]
             .into_iter()
             .filter(|s| !s.is_empty())
@@ -70,7 +65,7 @@ pub(super) fn fewer_adapters(fabric: &Fabric) -> Option<Finding> {
     });
     let fail = short.values().flatten().any(|host| {
         let host = &fabric.hosts[*host];
-        host.named && kinds[&likeness(&host.name)].len() > 1
+        host.named && kinds[&describe::likeness(&host.name)].len() > 1
     });
     let verdict = if fail { Verdict::Fail } else { Verdict::Warn };
     let title = format!(
@@ -85,42 +80,46 @@ pub(super) fn fewer_adapters(fabric: &Fabric) -> Option<Finding> {
     )
 }
 
-/// Which names are missing, where all of these hosts miss the same.
-fn missing_labels(fabric: &Fabric, short: &[usize], expected: usize) -> String {
-    let labels = |host: usize| -> Vec<&str> {
-        let mut labels: Vec<&str> = fabric.hosts[host]
-            .adapters
-            .iter()
-            .map(|node| fabric.nodes[*node].label.as_str())
-            .collect();
-        labels.sort_unstable();
-        labels
-    };
-    let whole = (0..fabric.hosts.len()).map(labels).filter(|labels| labels.len() == expected);
-    let Some((class, _)) = usual_set(whole) else { return String::new() };
-    let named: Vec<usize> =
-        short.iter().copied().filter(|host| fabric.hosts[*host].named).collect();
-    let missing_of = |host: usize| -> Vec<&str> {
-        let own = labels(host);
-        class.iter().copied().filter(|label| !own.contains(label)).collect()
-    };
-    let Some(first) = named.first().map(|host| missing_of(*host)) else { return String::new() };
-    let alike = named.iter().filter(|host| missing_of(**host) == first).count();
-    if first.is_empty()
-        || first.len() + labels(named[0]).len() != expected
-        || alike * 2 <= named.len()
-    {
-        return String::new();
-    }
-    format!("; {alike} without {}", first.join(", "))
+/// Names of a host's adapters.
+fn labels(fabric: &Fabric, host: usize) -> BTreeSet<&str> {
+    let nodes = fabric.hosts[host].adapters.iter();
+    nodes.map(|node| fabric.nodes[*node].label.as_str()).collect()
 }
 
-fn usual_set<'a>(sets: impl Iterator<Item = Vec<&'a str>>) -> Option<(Vec<&'a str>, usize)> {
-    let mut counts: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
-    for set in sets {
-        *counts.entry(set).or_default() += 1;
+/// By how many adapters a host has: the names that most such hosts have.
+fn usual_labels(fabric: &Fabric) -> BTreeMap<usize, BTreeSet<&str>> {
+    let mut sets: BTreeMap<BTreeSet<&str>, usize> = BTreeMap::new();
+    for host in (0..fabric.hosts.len()).filter(|host| fabric.hosts[*host].named) {
+        *sets.entry(labels(fabric, host)).or_default() += 1;
     }
-    counts.into_iter().max_by_key(|(_, count)| *count)
+    let mut most: BTreeMap<usize, (usize, BTreeSet<&str>)> = BTreeMap::new();
+    for (set, count) in sets {
+        let known = most.entry(set.len()).or_default();
+        if count > known.0 {
+            *known = (count, set);
+        }
+    }
+    most.into_iter().map(|(adapters, (_, set))| (adapters, set)).collect()
+}
+
+/// Which names are missing, where most of these hosts miss the same.
+fn missing_labels(fabric: &Fabric, short: &[usize], class: Option<&BTreeSet<&str>>) -> String {
+    let Some(class) = class else { return String::new() };
+    let mut missing: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
+    let mut named = 0;
+    for host in short.iter().filter(|host| fabric.hosts[**host].named) {
+        named += 1;
+        let own = labels(fabric, *host);
+        if own.is_subset(class) {
+            *missing.entry(class.difference(&own).copied().collect()).or_default() += 1;
+        }
+    }
+    match missing.iter().max_by_key(|(_, count)| **count) {
+        Some((missing, alike)) if alike * 2 > named && !missing.is_empty() => {
+            format!("; {alike} without {}", missing.join(", "))
+        }
+        _ => String::new(),
+    }
 }
 
 /// Adapters on a leaf of another rail.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Finding, Verdict, plural, usual};
-use crate::model::{Fabric, Kind, Link, NodeIndex, PortState};
+use crate::model::{Fabric, Kind, Link, Node, NodeIndex, PortState};
 use crate::rate::Rate;
 use crate::shape::{Shape, SwitchShape};
 
@@ -13,8 +13,9 @@ const MINORITY: usize = 3;
 /// Links that carry less than their equals, or than their ends could.
 pub(super) fn slow(fabric: &Fabric) -> Option<Finding> {
     let mut wrong: BTreeMap<usize, (Rate, String)> = BTreeMap::new();
-    let mut kinds: BTreeMap<(u8, u8, &str), Vec<usize>> = BTreeMap::new();
-    let mut bundles: BTreeMap<(usize, usize), Vec<usize>> = BTreeMap::new();
+    let mut kinds: BTreeMap<LinkKind<'_>, Vec<usize>> = BTreeMap::new();
+    let mut bundles: BTreeMap<Bundle<'_>, Vec<usize>> = BTreeMap::new();
+    let labels = LabelRates::of(fabric);
     for (index, link) in fabric.links.iter().enumerate() {
         kinds.entry(kind(fabric, link)).or_default().push(index);
         bundles.entry(bundle(fabric, link)).or_default().push(index);
@@ -38,7 +39,7 @@ pub(super) fn slow(fabric: &Fabric) -> Option<Finding> {
                 .map(|end| &fabric.nodes[end.node].ports[end.port].could_be);
             // Where iblinkinfo says that both ends do what they can, the slower end is made so.
             let all_they_can = told.iter().any(|could| could.as_deref() == Some(""));
-            if !all_they_can {
+            if !all_they_can && !labels.made_so(fabric, &fabric.links[index]) {
                 wrong
                     .entry(index)
                     .or_insert_with(|| (expected, format!("{expected} is usual here")));
@@ -85,24 +86,76 @@ pub(super) fn slow(fabric: &Fabric) -> Option<Finding> {
     Some(finding)
 }
 
-/// Which links are equals: those of hosts with one kind of adapter; those between two tiers.
-fn kind<'a>(fabric: &'a Fabric, link: &Link) -> (u8, u8, &'a str) {
+/// Tiers, the adapter's device, the models of the switches.
+type LinkKind<'a> = (u8, u8, &'a str, [&'a str; 2]);
+/// Who is at the ends, the adapter's device, the switch's model.
+type Bundle<'a> = (usize, usize, &'a str, &'a str);
+
+/// Which links are equals: those of hosts with one kind of adapter on one kind of switch; those between two tiers.
+fn kind<'a>(fabric: &'a Fabric, link: &Link) -> LinkKind<'a> {
     let nodes = link.ends.map(|end| &fabric.nodes[end.node]);
     let mut tiers = nodes.map(|node| node.tier);
     tiers.sort_unstable();
+    let mut models = nodes.map(made_as);
+    models.sort_unstable();
     let adapter = nodes.iter().find(|node| node.kind == Kind::Adapter);
     let other = nodes.iter().any(|node| matches!(node.kind, Kind::Aggregation | Kind::Router));
     let device = adapter.and_then(|node| node.device.as_deref()).unwrap_or_default();
-    (tiers[0], tiers[1], if other { "own" } else { device })
+    (tiers[0], tiers[1], if other { "own" } else { device }, models)
 }
 
-/// Links of one host, or between the same two switches.
-fn bundle(fabric: &Fabric, link: &Link) -> (usize, usize) {
+/// A switch's model, or its device where the model is not told; nothing of an adapter.
+fn made_as(node: &Node) -> &str {
+    let told = node.model.as_deref().or(node.device.as_deref());
+    told.filter(|_| node.kind == Kind::Switch).unwrap_or_default()
+}
+
+/// Links of adapters of one kind in one host to switches of one kind, or between the same two switches.
+fn bundle<'a>(fabric: &'a Fabric, link: &Link) -> Bundle<'a> {
     let [a, b] = link.ends.map(|end| end.node);
     let adapter = [a, b].into_iter().find(|node| fabric.nodes[*node].kind == Kind::Adapter);
-    match adapter.and_then(|node| fabric.nodes[node].host) {
-        Some(host) if fabric.hosts[host].named => (usize::MAX, host),
-        _ => (a.min(b), a.max(b)),
+    let host = adapter.and_then(|node| fabric.nodes[node].host);
+    match (adapter, host.filter(|host| fabric.hosts[*host].named)) {
+        (Some(adapter), Some(host)) => {
+            let device = fabric.nodes[adapter].device.as_deref().unwrap_or_default();
+            let model = made_as(&fabric.nodes[link.across(adapter).node]);
+            (usize::MAX, host, device, model)
+        }
+        _ => (a.min(b), a.max(b), "", ""),
+    }
+}
+
+/// What adapters of one name have in all hosts: those for storage may be slower by design.
+struct LabelRates<'a> {
+    rates: BTreeMap<(&'a str, &'a str), Vec<u32>>,
+}
+
+impl<'a> LabelRates<'a> {
+    fn of(fabric: &'a Fabric) -> Self {
+        let mut rates: BTreeMap<(&str, &str), Vec<u32>> = BTreeMap::new();
+        for link in &fabric.links {
+            if let (Some(name), Some(rate)) = (Self::name(fabric, link), link.rate) {
+                rates.entry(name).or_default().push(rate.mbps());
+            }
+        }
+        rates.values_mut().for_each(|rates| rates.sort_unstable());
+        Self { rates }
+    }
+
+    fn name(fabric: &'a Fabric, link: &Link) -> Option<(&'a str, &'a str)> {
+        let nodes = link.ends.map(|end| &fabric.nodes[end.node]);
+        let adapter = nodes.into_iter().find(|node| node.kind == Kind::Adapter)?;
+        let label = Some(adapter.label.as_str()).filter(|label| !label.is_empty())?;
+        Some((label, adapter.device.as_deref().unwrap_or_default()))
+    }
+
+    /// Whether most adapters of this name are no faster.
+    fn made_so(&self, fabric: &'a Fabric, link: &Link) -> bool {
+        let rates = Self::name(fabric, link).and_then(|name| self.rates.get(&name));
+        rates.zip(link.rate).is_some_and(|(rates, rate)| {
+            let no_faster = rates.partition_point(|one| *one <= rate.mbps());
+            no_faster > 1 && no_faster * 2 > rates.len()
+        })
     }
 }
 
@@ -303,9 +356,37 @@ pub(super) fn oversubscribed(shape: &Shape, planned: Option<f64>) -> Option<Find
     )
 }
 
+/// Ports that are down in most hosts, by the adapter's name: the second ports of adapters that have two.
+fn unused_ports(fabric: &Fabric) -> BTreeSet<(&str, u32)> {
+    // In all, and how many are down; by the adapter's name, and by number in one host.
+    let mut by_label: BTreeMap<(&str, u32), (usize, usize)> = BTreeMap::new();
+    let mut alone: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+    for host in fabric.hosts.iter().filter(|host| host.named) {
+        for node in host.adapters.iter().map(|node| &fabric.nodes[*node]) {
+            for port in &node.ports {
+                let down = usize::from(port.state == PortState::Down);
+                for known in [
+                    by_label.entry((&node.label, port.number)).or_default(),
+                    alone.entry(port.number).or_default(),
+                ] {
+                    *known = (known.0 + 1, known.1 + down);
+                }
+            }
+        }
+    }
+    // Of one host: where no second port of several is up, none is cabled.
+    let one_host = fabric.hosts.len() == 1;
+    let unused = by_label.iter().filter(|((_, number), (all, down))| match alone.get(number) {
+        Some((ports, all_down)) if one_host => *number > 1 && *ports > 1 && ports == all_down,
+        _ => *all > 1 && down * 2 > *all,
+    });
+    unused.map(|(port, _)| *port).collect()
+}
+
 /// Ports of hosts that are down while their equals are not.
 pub(super) fn down(fabric: &Fabric) -> Option<Finding> {
     let mut evidence = Vec::new();
+    let unused = unused_ports(fabric);
     for host in &fabric.hosts {
         let ports = || {
             host.adapters.iter().flat_map(|node| {
@@ -318,6 +399,7 @@ pub(super) fn down(fabric: &Fabric) -> Option<Finding> {
         }
         for (node, port) in ports() {
             let why = match port.state {
+                PortState::Down if unused.contains(&(node.label.as_str(), port.number)) => continue,
                 PortState::Down => "Down",
                 PortState::Init => "not made active by a subnet manager",
                 _ => continue,

@@ -26,17 +26,20 @@ pub(super) fn twice(fabric: &Fabric) -> Vec<Finding> {
                 .fixed_by("give each a name of its own: on managed switches by their console, else in the node name map"),
         );
     }
-    let mut by_lid: BTreeMap<u32, Vec<String>> = BTreeMap::new();
-    for node in &fabric.nodes {
+    // Planes that are not joined have identifiers of their own.
+    let part = connected(fabric);
+    let mut by_lid: BTreeMap<(usize, u32), Vec<String>> = BTreeMap::new();
+    for (index, node) in fabric.nodes.iter().enumerate() {
+        let part = part[index];
         match node.kind {
             Kind::Switch => {
                 if let Some(lid) = node.lid.filter(|lid| *lid > 0) {
-                    by_lid.entry(lid).or_default().push(node.name.clone());
+                    by_lid.entry((part, lid)).or_default().push(node.name.clone());
                 }
             }
             _ => {
                 for lid in node.ports.iter().filter_map(|port| port.lid).filter(|lid| *lid > 0) {
-                    by_lid.entry(lid).or_default().push(node.name.clone());
+                    by_lid.entry((part, lid)).or_default().push(node.name.clone());
                 }
             }
         }
@@ -47,7 +50,8 @@ pub(super) fn twice(fabric: &Fabric) -> Vec<Finding> {
             "{} shared",
             plural(shared.len(), "local identifier is", "local identifiers are")
         );
-        let evidence = shared.iter().map(|(lid, names)| format!("lid {lid}: {}", names.join(", ")));
+        let evidence =
+            shared.iter().map(|((_, lid), names)| format!("lid {lid}: {}", names.join(", ")));
         found.push(
             Finding::new("switches", "fab-18", Verdict::Fail, title)
                 .seen(evidence)
@@ -80,6 +84,27 @@ pub(super) fn twice(fabric: &Fabric) -> Vec<Finding> {
         );
     }
     found
+}
+
+/// Which part each node is of: those that are linked are of one. Ports of one adapter may be of two fabrics.
+fn connected(fabric: &Fabric) -> Vec<usize> {
+    let mut part: Vec<usize> = (0..fabric.nodes.len()).collect();
+    let mut seen = vec![false; fabric.nodes.len()];
+    for start in 0..fabric.nodes.len() {
+        if std::mem::replace(&mut seen[start], true) {
+            continue;
+        }
+        let mut queue = vec![start];
+        while let Some(node) = queue.pop() {
+            part[node] = start;
+            for (_, _, end) in fabric.links_of(node) {
+                if !std::mem::replace(&mut seen[end.node], true) {
+                    queue.push(end.node);
+                }
+            }
+        }
+    }
+    part
 }
 
 /// Switches without an end for reductions, where most have one.
@@ -124,17 +149,30 @@ pub(super) fn firmware(fabric: &Fabric) -> Vec<Finding> {
     for ((kind, device), nodes) in kinds {
         let Some((version, _)) = usual(nodes.iter().map(|(version, _)| *version)) else { continue };
         let odd: Vec<_> = nodes.iter().filter(|(own, _)| *own != version).collect();
-        // Half and half is a change on its way, and says nothing of who is odd.
         if odd.is_empty() {
             continue;
         }
         let what = if kind == Kind::Switch { "switches" } else { "adapters" };
-        let title = format!(
-            "{} of {} {device} {what} have other firmware than {version}",
-            odd.len(),
-            nodes.len()
-        );
-        let evidence = odd.iter().map(|(own, node)| format!("{}: {own}", node.name));
+        // Half and half says nothing of who is odd.
+        let (title, evidence): (String, Vec<String>) = if odd.len() * 2 < nodes.len() {
+            let title = format!(
+                "{} of {} {device} {what} have other firmware than {version}",
+                odd.len(),
+                nodes.len()
+            );
+            (title, odd.iter().map(|(own, node)| format!("{}: {own}", node.name)).collect())
+        } else {
+            let mut versions: BTreeMap<&str, usize> = BTreeMap::new();
+            for (own, _) in &nodes {
+                *versions.entry(own).or_default() += 1;
+            }
+            let title = format!(
+                "{} {device} {what} have {} versions of firmware, none of them most",
+                nodes.len(),
+                versions.len()
+            );
+            (title, versions.iter().map(|(own, count)| format!("{own}: {count}")).collect())
+        };
         let group = if kind == Kind::Switch { "switches" } else { "hosts" };
         found.push(
             Finding::new(group, "fab-11", Verdict::Warn, title)

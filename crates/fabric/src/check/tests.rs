@@ -1,5 +1,8 @@
 //! A healthy fabric, and one fault at a time.
 
+mod healthy;
+mod looks;
+
 use super::*;
 use crate::counter::{self, Counters};
 use crate::generate::FatTree;
@@ -264,7 +267,7 @@ fn waiting_ports_are_named() {
         &mut fabric,
         "leaf-1-1",
         3,
-        &[("PortXmitData", 1 << 30), ("PortXmitWait", 1 << 29), ("PortRcvData", 0)],
+        &[("PortXmitData", 1 << 34), ("PortXmitWait", 1 << 33), ("PortRcvData", 0)],
     );
     only(&fabric, "ctr-05", &["leaf-1-1 port 3", "33 %"]);
 }
@@ -350,4 +353,27 @@ fn two_looks_without_a_common_port_say_so() {
     let found =
         check(&now, CheckOptions { before: Some(&options_before), ..CheckOptions::default() });
     assert_eq!((found[0].id, found[0].verdict), ("ctr-dumps", Verdict::Unknown));
+}
+
+#[test]
+fn pauses_of_all_priorities_may_pass_the_end_of_numbers() {
+    let (mut before, mut now) = (healthy(), healthy());
+    let counters = ["rx_prio0_pause", "rx_prio1_pause"];
+    count(&mut before, "node1 mlx5_0", 1, &counters.map(|name| (name, 0)));
+    count(&mut now, "node1 mlx5_0", 1, &[(counters[0], u64::MAX), (counters[1], 1)]);
+    let options = CheckOptions { before: Some(&before), ..CheckOptions::default() };
+    assert_eq!(check(&now, options)[0].id, "ctr-08");
+}
+
+#[test]
+fn adapters_without_labels_count_one_each() {
+    let mut fabric = healthy();
+    for node in fabric.nodes.iter_mut().filter(|node| node.kind == Kind::Adapter) {
+        node.label.clear();
+    }
+    let counts = Shape::of(&fabric).host_counts;
+    assert_eq!(counts.iter().map(|c| (c.hosts, c.adapters)).collect::<Vec<_>>(), [(16, 4)]);
+    unplug(&mut fabric, "node5 mlx5_2", 1);
+    let ids: Vec<&str> = found(&fabric).iter().map(|finding| finding.id).collect();
+    assert!(ids.contains(&"fab-03"), "{ids:?}");
 }

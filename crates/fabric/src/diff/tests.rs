@@ -179,3 +179,31 @@ fn firmware_of_many_is_one_finding() {
     assert_eq!(found.len(), 1);
     assert!(found[0].title.contains("64 adapters went from 1 to 2"), "{found:#?}");
 }
+
+#[test]
+fn a_pulled_uplink_whose_far_port_was_taken_is_gone() {
+    let old = rails();
+    let mut new = rails();
+    let first_uplink = |name: &str| {
+        let node = old.nodes.iter().position(|node| node.name == name).unwrap();
+        let (index, link, spine) = old.uplinks(node).next().unwrap();
+        (index, usize::from(link.ends[1] == spine), spine)
+    };
+    // The cable of one leaf is pulled, and that of another is put where it was.
+    let ((pulled, _, freed), (moved, side, _)) =
+        (first_uplink("leaf-1-1"), first_uplink("leaf-1-2"));
+    new.links[moved].ends[side] = freed;
+    new.links.remove(pulled);
+    for port in new.nodes.iter_mut().flat_map(|node| &mut node.ports) {
+        port.link = None;
+    }
+    for (index, link) in new.links.iter().enumerate() {
+        for end in link.ends {
+            new.nodes[end.node].ports[end.port].link = Some(index);
+        }
+    }
+    let found = diff(&old, &new);
+    let ids: Vec<&str> = found.iter().map(|finding| finding.id).collect();
+    assert_eq!(ids, ["diff-moved", "diff-link-gone"], "{found:#?}");
+    assert!(found[1].title.contains("leaf-1-1"), "{found:#?}");
+}

@@ -3,7 +3,7 @@
 //! LLDP names machines and ports, and is told from one side: hosts need not run it. Whether a machine is a switch
 //! follows from what it says of itself, else from the names of its ports, else from how many it has.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Draft, Half, Place, ReadError};
 use crate::describe;
@@ -22,6 +22,8 @@ pub(crate) struct Neighbour {
     pub(crate) remote_port: String,
     pub(crate) rate: Option<Rate>,
     pub(crate) place: Place,
+    /// Whether the other end told its name, not its hardware address alone.
+    pub(crate) named: bool,
 }
 
 /// What a machine is said to be.
@@ -44,7 +46,9 @@ impl Draft {
 
     /// Makes nodes and links of all neighbours.
     pub(super) fn settle_neighbours(&mut self) -> Result<(), ReadError> {
-        let neighbours = std::mem::take(&mut self.neighbours);
+        let mut neighbours = std::mem::take(&mut self.neighbours);
+        self.one_name_each(&mut neighbours);
+        let neighbours = self.one_neighbour_each(neighbours);
         let mut ports: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for one in &neighbours {
             ports.entry(&one.local).or_default().push(&one.local_port);
@@ -70,6 +74,52 @@ impl Draft {
             self.join(remote.0, remote.1, half(local))?;
         }
         Ok(())
+    }
+
+    /// A machine that some call by its whole name (`leaf1.example.org`) and some by its first part alone is one: that
+    /// is, where only one machine begins so.
+    fn one_name_each(&mut self, neighbours: &mut [Neighbour]) {
+        let mut whole: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for name in neighbours.iter().flat_map(|one| [&one.local, &one.remote]) {
+            let short = name.split('.').next().unwrap_or(name);
+            whole.entry(short.to_owned()).or_default().insert(name.clone());
+        }
+        let both = |short: &str| {
+            whole.get(short).is_some_and(|names| names.len() == 2 && names.contains(short))
+        };
+        for name in neighbours.iter_mut().flat_map(|one| [&mut one.local, &mut one.remote]) {
+            let short = name.split('.').next().unwrap_or(name);
+            if both(short) {
+                *name = short.to_owned();
+            }
+        }
+        for (name, role) in std::mem::take(&mut self.roles) {
+            let short = name.split('.').next().unwrap_or(&name);
+            self.role(if both(short) { short } else { &name }, role);
+        }
+    }
+
+    /// An adapter's own firmware and its host may both be heard on one port: the one with a name counts.
+    fn one_neighbour_each(&mut self, neighbours: Vec<Neighbour>) -> Vec<Neighbour> {
+        let mut named: BTreeSet<(String, String)> = BTreeSet::new();
+        for one in neighbours.iter().filter(|one| one.named) {
+            named.insert((one.local.clone(), one.local_port.clone()));
+        }
+        let mut left_out: BTreeMap<String, usize> = BTreeMap::new();
+        let mut kept = Vec::with_capacity(neighbours.len());
+        for one in neighbours {
+            if !one.named && named.contains(&(one.local.clone(), one.local_port.clone())) {
+                *left_out.entry(one.local).or_default() += 1;
+            } else {
+                kept.push(one);
+            }
+        }
+        for (machine, count) in left_out {
+            self.remarks.push(format!(
+                "{machine} hears {count} more on ports where a named machine is heard: without a name, left out"
+            ));
+        }
+        kept
     }
 
     /// The node and the port's number: a switch with many, or an adapter with one.
@@ -100,7 +150,7 @@ impl Draft {
     }
 }
 
-fn is_switch(role: Option<Role>, ports: &[&str]) -> bool {
+pub(super) fn is_switch(role: Option<Role>, ports: &[&str]) -> bool {
     let begins = |names: &[&str]| {
         let like = |port: &&&str| names.iter().any(|name| port.starts_with(name));
         ports.iter().filter(like).count() * 2 > ports.len()

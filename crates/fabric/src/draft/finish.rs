@@ -1,12 +1,15 @@
 //! From the draft to the fabric: what must fit together does, or is an error; the rest is attached.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::{Counted, Draft, Half, ReadError};
+use super::{Counted, Draft, Half, ReadError, ethernet};
 use crate::describe;
 use crate::model::{End, Fabric, Host, Kind, Link, Node, Port, PortState};
 use crate::rate::Rate;
 use crate::tier;
+
+/// What `perfquery -a` calls the sum of all ports.
+const ALL_PORTS: u32 = 255;
 
 /// How to take what does not fit.
 #[derive(Clone, Copy, Debug, Default)]
@@ -186,15 +189,22 @@ impl Draft {
     }
 
     fn attach_counters(&mut self) {
+        // Planes that are not joined use the same identifiers: then they say nothing.
         let mut by_lid: HashMap<u32, usize> = HashMap::new();
+        let mut twice: BTreeSet<u32> = BTreeSet::new();
+        let mut know = |lid: u32, index: usize| {
+            if by_lid.insert(lid, index).is_some_and(|other| other != index) {
+                twice.insert(lid);
+            }
+        };
         let mut interfaces: HashMap<(String, String), (usize, u32)> = HashMap::new();
         for (index, node) in self.nodes.iter().enumerate() {
             if let Some(lid) = node.lid.filter(|_| node.kind == Kind::Switch) {
-                by_lid.insert(lid, index);
+                know(lid, index);
             }
             for (number, port) in &node.ports {
                 if let Some(lid) = port.port.lid.filter(|_| node.kind != Kind::Switch) {
-                    by_lid.insert(lid, index);
+                    know(lid, index);
                 }
                 let name = port.port.name.clone().unwrap_or_default();
                 let host = match &node.owner {
@@ -206,28 +216,57 @@ impl Draft {
                 }
             }
         }
+        let machines = self.machines();
         let alone = self.nodes.is_empty();
         let mut strangers = Vec::new();
+        let mut unclear: BTreeSet<u32> = BTreeSet::new();
         for block in std::mem::take(&mut self.counters) {
             if block.port == 0 || block.port > super::PORT_MOST {
+                continue;
+            }
+            // Asked for all ports, a switch answers as port 255 with their sum: it says nothing of any of them.
+            if matches!(block.whose, Counted::Lid(_)) && block.port == ALL_PORTS {
+                continue;
+            }
+            if let Counted::Lid(lid) = &block.whose
+                && twice.contains(lid)
+            {
+                unclear.insert(*lid);
                 continue;
             }
             let found = match &block.whose {
                 Counted::Lid(lid) => by_lid.get(lid).map(|node| (*node, block.port)),
                 Counted::Guid(guid) => self.known(*guid).map(|node| (node, block.port)),
                 Counted::Interface { host, interface } => {
+                    let host = machines.get(host).unwrap_or(host);
                     interfaces.get(&(host.clone(), interface.clone())).copied()
                 }
             };
             let place = found.unwrap_or_else(|| self.stranger(&block.whose, block.port));
             if found.is_none() {
-                strangers.push(self.called(place.0));
-                if let Counted::Lid(lid) = block.whose {
-                    by_lid.insert(lid, place.0);
+                // A switch's port that hears nobody is the switch's all the same.
+                if self.nodes[place.0].ports.len() < 2 {
+                    strangers.push(self.called(place.0));
+                }
+                match block.whose {
+                    Counted::Lid(lid) => {
+                        by_lid.insert(lid, place.0);
+                    }
+                    Counted::Interface { host, interface } => {
+                        interfaces.insert((host, interface), place);
+                    }
+                    Counted::Guid(_) => {}
                 }
             }
             let port = &mut self.nodes[place.0].ports.entry(place.1).or_default().port;
             port.counters.get_or_insert_default().merge(&block.values);
+        }
+        if let Some(lid) = unclear.first() {
+            self.remarks.push(format!(
+                "counters of lid {lid} and {} more may be of several devices with that identifier: left out; read each \
+                 plane with its counters on its own",
+                unclear.len() - 1
+            ));
         }
         strangers.sort();
         strangers.dedup();
@@ -241,6 +280,29 @@ impl Draft {
         }
     }
 
+    /// Machines of Ethernet by the first part of their names, where only one begins so, and is called otherwise.
+    fn machines(&self) -> HashMap<String, String> {
+        let mut found: HashMap<String, Option<String>> = HashMap::new();
+        let nodes = self.nodes.iter().filter(|node| node.guid.is_none());
+        for node in nodes {
+            let name = match (&node.owner, node.kind) {
+                (Some((host, _)), _) => host,
+                (None, Kind::Switch) => &node.description,
+                _ => continue,
+            };
+            let short = name.split('.').next().unwrap_or(name).to_owned();
+            let one = found.entry(short).or_insert_with(|| Some(name.clone()));
+            if one.as_ref() != Some(name) {
+                *one = None;
+            }
+        }
+        found.into_iter().filter_map(|(short, one)| Some((short, one?))).collect()
+    }
+
+    fn is_known_switch(&self, name: &str) -> bool {
+        self.by_key.get(name).is_some_and(|node| self.nodes[*node].kind == Kind::Switch)
+    }
+
     /// A node of which nothing is known but counters.
     fn stranger(&mut self, whose: &Counted, port: u32) -> (usize, u32) {
         let place = super::Place::default();
@@ -251,6 +313,16 @@ impl Draft {
                 (node, port)
             }
             Counted::Guid(guid) => (self.by_guid(*guid, Kind::Switch, place), port),
+            Counted::Interface { host, interface }
+                if self.is_known_switch(host) || ethernet::is_switch(None, &[interface]) =>
+            {
+                let node = self.by_key(host, Kind::Switch, place);
+                let ports = &mut self.nodes[node].ports;
+                let number = ports.keys().next_back().map_or(1, |last| last.saturating_add(1));
+                let port = &mut ports.entry(number).or_default().port;
+                port.name = Some(describe::tidied(interface));
+                (node, number)
+            }
             Counted::Interface { host, interface } => {
                 let node = self.by_key(&format!("{host} {interface}"), Kind::Adapter, place);
                 self.nodes[node].owner = Some((host.clone(), interface.clone()));
@@ -268,6 +340,7 @@ impl Draft {
     fn build(self, options: FinishOptions) -> Fabric {
         let mut fabric =
             Fabric { sources: self.sources, remarks: self.remarks, ..Fabric::default() };
+        fabric.errors_listed = self.errors_listed;
         // Where each port of the draft went.
         let mut places: Vec<BTreeMap<u32, usize>> = Vec::with_capacity(self.nodes.len());
         let mut hosts: BTreeMap<(String, bool), Vec<usize>> = BTreeMap::new();
@@ -320,6 +393,7 @@ impl Draft {
                 ports,
             });
         }
+        let mut disagree = Vec::new();
         for (index, draft) in self.nodes.iter().enumerate() {
             for (number, port) in &draft.ports {
                 let Some(half) = port.half else { continue };
@@ -327,7 +401,15 @@ impl Draft {
                     continue;
                 }
                 let back = self.nodes[half.node].ports.get(&half.port).and_then(|port| port.half);
-                let rate = half.rate.or_else(|| back.and_then(|back| back.rate)).or(options.rate);
+                let far = back.and_then(|back| back.rate);
+                // Of two that differ the slower one is promised.
+                let rate = match (half.rate, far) {
+                    (Some(a), Some(b)) if a != b => {
+                        disagree.push((index, *number, a, b));
+                        Some(if a.mbps() <= b.mbps() { a } else { b })
+                    }
+                    (a, b) => a.or(b).or(options.rate),
+                };
                 let ends = [(index, *number), (half.node, half.port)];
                 let ends = ends.map(|(node, port)| End { node, port: places[node][&port] });
                 for end in ends {
@@ -339,6 +421,13 @@ impl Draft {
                 }
                 fabric.links.push(Link { ends, rate });
             }
+        }
+        if let Some((node, port, a, b)) = disagree.first() {
+            fabric.remarks.push(format!(
+                "the ends of {} tell different rates, the first at {} port {port}: {a} and {b}; the slower one is taken",
+                crate::check::plural(disagree.len(), "link", "links"),
+                fabric.nodes[*node].name,
+            ));
         }
         for ((name, named), mut adapters) in hosts {
             adapters.sort_by_cached_key(|index| describe::natural(&fabric.nodes[*index].label));

@@ -109,7 +109,9 @@ fn page(width: f64, height: f64, heading: &[String], body: &str) -> String {
 }
 
 fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    // XML has no control characters, not even written as references.
+    let plain: String = text.chars().filter(|c| !c.is_control()).collect();
+    plain.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// At most so many characters, the middle left out.

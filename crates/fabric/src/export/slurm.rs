@@ -3,6 +3,7 @@
 //! Slurm wants a tree in which each node hangs on one switch. Leaves that serve the same hosts, the rails of a
 //! unit, are one switch there; what is above is one for each pod, and one on top.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use crate::describe;
@@ -24,17 +25,23 @@ pub fn topology_conf(fabric: &Fabric) -> String {
     }
     let used: Vec<usize> =
         (0..units.units.len()).filter(|unit| !units.units[*unit].hosts.is_empty()).collect();
-    let name = |unit: usize| switch_name(fabric, &units, unit);
+    let names = unique_names(fabric, &units);
+    let name = |unit: usize| names[unit].clone();
     for unit in &used {
         let own = &units.units[*unit];
         if own.leaves.len() > 1 {
-            let leaves = own.leaves.iter().map(|leaf| fabric.nodes[*leaf].name.as_str());
-            let _ = writeln!(text, "# {}: {}", name(*unit), describe::folded(leaves));
+            let leaves: Vec<String> =
+                own.leaves.iter().map(|leaf| plain(&fabric.nodes[*leaf].name)).collect();
+            let leaves = describe::folded(leaves.iter().map(String::as_str));
+            let _ = writeln!(text, "# {}: {leaves}", name(*unit));
         }
-        let hosts = own.hosts.iter().map(|host| fabric.hosts[*host].name.as_str());
-        let _ = writeln!(text, "SwitchName={} Nodes={}", name(*unit), describe::folded(hosts));
+        let hosts: Vec<String> =
+            own.hosts.iter().map(|host| plain(&fabric.hosts[*host].name)).collect();
+        let hosts = describe::folded(hosts.iter().map(String::as_str));
+        let _ = writeln!(text, "SwitchName={} Nodes={hosts}", name(*unit));
     }
-    let mut tops: Vec<String> = Vec::new();
+    let part = parts_of(fabric, &units);
+    let mut tops: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     if units.pods > 1 {
         for pod in 0..units.pods {
             let inside: Vec<String> = used
@@ -49,20 +56,77 @@ pub fn topology_conf(fabric: &Fabric) -> String {
                     pod + 1,
                     describe::folded(inside.iter().map(String::as_str))
                 );
-                tops.push(format!("pod{}", pod + 1));
+                let of_pod = used.iter().find(|unit| units.units[**unit].pod == pod);
+                let part = of_pod.map_or(0, |unit| part[*unit]);
+                tops.entry(part).or_default().push(format!("pod{}", pod + 1));
             }
         }
     } else {
-        tops.extend(used.iter().map(|unit| name(*unit)));
+        for unit in &used {
+            tops.entry(part[*unit]).or_default().push(name(*unit));
+        }
     }
-    if tops.len() > 1 {
-        let _ = writeln!(
-            text,
-            "SwitchName=fabric Switches={}",
-            describe::folded(tops.iter().map(String::as_str))
-        );
+    // Parts that are not linked are trees of their own.
+    for (number, tops) in (1..).zip(tops.values()) {
+        if tops.len() > 1 {
+            let number = if number == 1 { String::new() } else { format!("{number}") };
+            let below = describe::folded(tops.iter().map(String::as_str));
+            let _ = writeln!(text, "SwitchName=fabric{number} Switches={below}");
+        }
     }
     text
+}
+
+/// The name of each unit, none of them twice, and none that a pod or the top has.
+fn unique_names(fabric: &Fabric, units: &Units) -> Vec<String> {
+    let mut taken: BTreeSet<String> = BTreeSet::new();
+    let mut names = Vec::with_capacity(units.units.len());
+    for unit in 0..units.units.len() {
+        let mut name = switch_name(fabric, units, unit);
+        if name.starts_with("fabric") || name.starts_with("pod") || taken.contains(&name) {
+            name = format!("{name}_{}", unit + 1);
+        }
+        while !taken.insert(name.clone()) {
+            name.push('_');
+        }
+        names.push(name);
+    }
+    names
+}
+
+/// The part of the fabric that each unit is in. Planes that share hosts are one part.
+fn parts_of(fabric: &Fabric, units: &Units) -> Vec<usize> {
+    let mut of_switch: BTreeMap<usize, usize> = BTreeMap::new();
+    let parts = crate::shape::parts(fabric);
+    for (number, part) in parts.iter().enumerate() {
+        of_switch.extend(part.iter().map(|node| (*node, number)));
+    }
+    let mut first: Vec<usize> = (0..parts.len()).collect();
+    let root = |first: &[usize], mut part: usize| {
+        while first[part] != part {
+            part = first[part];
+        }
+        part
+    };
+    let leaves_of = |unit: &crate::shape::Unit| -> Vec<usize> {
+        let adapters = unit.hosts.iter().flat_map(|host| &fabric.hosts[*host].adapters);
+        let far =
+            adapters.flat_map(|adapter| fabric.links_of(*adapter)).map(|(_, _, end)| end.node);
+        unit.leaves.iter().copied().chain(far).collect()
+    };
+    for unit in &units.units {
+        let mut of_unit = leaves_of(unit).into_iter().filter_map(|leaf| of_switch.get(&leaf));
+        let Some(one) = of_unit.next() else { continue };
+        for other in of_unit {
+            let (a, b) = (root(&first, *one), root(&first, *other));
+            first[a.max(b)] = a.min(b);
+        }
+    }
+    let of_unit = |unit: &crate::shape::Unit| {
+        let leaf = unit.leaves.first().and_then(|leaf| of_switch.get(leaf));
+        leaf.map_or(0, |part| root(&first, *part))
+    };
+    units.units.iter().map(of_unit).collect()
 }
 
 /// A leaf's own name; `unit3` where several are one.

@@ -98,6 +98,61 @@ fn a_host_on_a_wrong_leaf_does_not_join_two_units() {
 }
 
 #[test]
+fn hostile_names_break_no_export() {
+    let mut fabric = tree(false).build().unwrap();
+    fabric.hosts[0].name = "a Nodes=b\nSwitchName=evil,c[1-9]".to_owned();
+    let leaves: Vec<usize> = fabric.tier(1).map(|(index, _)| index).collect();
+    fabric.nodes[leaves[0]].name = "fabric".to_owned();
+    for leaf in &leaves[1..] {
+        fabric.nodes[*leaf].name = "x\"<\u{1}>&".to_owned();
+    }
+    let text = slurm::topology_conf(&fabric);
+    let names: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("SwitchName="))
+        .filter_map(|line| line.split(' ').next())
+        .collect();
+    let mut once = names.clone();
+    once.sort_unstable();
+    once.dedup();
+    assert_eq!(once.len(), names.len(), "{text}");
+    assert!(!text.contains("\nSwitchName=evil") && !text.contains("c[1-9]"), "{text}");
+    let picture = picture::svg(&fabric, "a\u{1}b");
+    assert!(!picture.contains('\u{1}') && picture.contains("ab"), "{picture}");
+    assert!(picture.contains("x&quot;&lt;&gt;&amp;"), "{picture}");
+    serde_json::to_string(&json::document(&fabric)).unwrap();
+}
+
+#[test]
+fn parts_that_are_not_linked_are_trees_of_their_own() {
+    let mut fabric = tree(false).build().unwrap();
+    let tops: Vec<usize> = fabric.tier(2).map(|(index, _)| index).collect();
+    let half = fabric.tier(1).count() / 2;
+    let first: Vec<usize> = fabric.tier(1).map(|(index, _)| index).take(half).collect();
+    // The first half keeps the first switches above, the second half the others.
+    let (left, right) = tops.split_at(tops.len() / 2);
+    let keep = |a: usize, b: usize| {
+        !(tops.contains(&b))
+            || (first.contains(&a) && left.contains(&b))
+            || (!first.contains(&a) && right.contains(&b))
+    };
+    fabric.links.retain(|link| {
+        let [a, b] = link.ends.map(|end| end.node);
+        keep(a, b) && keep(b, a)
+    });
+    for port in fabric.nodes.iter_mut().flat_map(|node| &mut node.ports) {
+        port.link = None;
+    }
+    for (index, link) in fabric.links.iter().enumerate() {
+        for end in link.ends {
+            fabric.nodes[end.node].ports[end.port].link = Some(index);
+        }
+    }
+    let text = slurm::topology_conf(&fabric);
+    assert!(text.contains("SwitchName=fabric ") && text.contains("SwitchName=fabric2 "), "{text}");
+}
+
+#[test]
 fn kubernetes_gets_labels() {
     let text = kubernetes::labels(&tree(true).build().unwrap(), kubernetes::PREFIX);
     assert_eq!(text.matches("kind: Node").count(), 16);

@@ -284,7 +284,7 @@ fn sized(request: &Request) -> Result<Design, String> {
     let nodes = request.gpus.div_ceil(request.gpus_per_node);
     let (down, up) = split(request.radix, request.oversubscription);
     let mut design = of_nodes(request, nodes, down, up)?;
-    design.nodes_most = most_nodes(request, design.tiers, down, up);
+    design.nodes_most = most_nodes(request, design.tiers, down);
     design.growth = growth(request, &design, down, up);
     Ok(design)
 }
@@ -372,7 +372,7 @@ fn of_nodes(request: &Request, nodes: u64, down: u64, up: u64) -> Result<Design,
 }
 
 /// The most nodes in so many tiers.
-fn most_nodes(request: &Request, tiers: u8, down: u64, up: u64) -> u64 {
+fn most_nodes(request: &Request, tiers: u8, down: u64) -> u64 {
     let radix = request.radix;
     let group = if request.layout == Layout::Rail { request.nics_per_node } else { 1 };
     let half = radix / 2;
@@ -381,7 +381,6 @@ fn most_nodes(request: &Request, tiers: u8, down: u64, up: u64) -> u64 {
         2 => radix / group * group,
         _ => (if group <= half { half / group * group } else { half }) * radix,
     };
-    let _ = up;
     match (request.layout, tiers) {
         (Layout::FatTree, 1) => radix / request.nics_per_node,
         (Layout::FatTree, _) => leaves * down / request.nics_per_node,
@@ -461,7 +460,7 @@ fn instead(request: &Request) -> Vec<(String, Design)> {
 }
 
 impl Design {
-    /// Half of a node's rate leaves it in each direction: what one GPU gets of its node's adapters, in GB/s.
+    /// What one GPU gets of its node's adapters in each direction, in GB/s.
     #[must_use]
     pub fn gpu_gbytes(&self) -> f64 {
         self.nics_per_node as f64 * self.rate.gbps() / 8.0 / self.gpus_per_node as f64

@@ -65,6 +65,8 @@ pub struct Bill {
     pub watts: f64,
     /// What has no price.
     pub unpriced: Vec<&'static str>,
+    /// What has no watts in the file: its power is not in the sum.
+    pub unmeasured: Vec<&'static str>,
 }
 
 impl Prices {
@@ -128,6 +130,11 @@ impl Prices {
             unpriced: lines
                 .iter()
                 .filter(|line| line.cost.is_none())
+                .map(|line| line.what)
+                .collect(),
+            unmeasured: lines
+                .iter()
+                .filter(|line| line.watts.is_none())
                 .map(|line| line.what)
                 .collect(),
             lines,

@@ -113,6 +113,9 @@ fn seven_billion_parameters_need_28_gbytes() {
     assert_eq!(supply.alone, 47.5);
     assert_eq!(supply.ring, Some(360.0));
     assert!((supply.headroom - 12.86).abs() < 0.01, "{supply:?}");
+    let slow = Workload { inside: Some(20.0), ..workload };
+    let capped = slow.supply(&design(&request(256, Layout::Rail)).unwrap());
+    assert_eq!(capped.all_to_all, 16.0, "by the GPUs' own links");
     let fsdp = Workload { parameters: 70e9, parallel: Parallel::Fsdp, ..workload };
     assert!((fsdp.demand(1 << 20).step_bytes / 1e9 - 420.0).abs() < 0.01);
 }
@@ -158,6 +161,7 @@ fn prices_add_up_and_nonsense_is_refused() {
         (bill.watts, bill.unpriced.as_slice()),
         (12_000.0, &["cables between switches"][..])
     );
+    assert_eq!(bill.unmeasured, ["adapters", "cables to hosts", "cables between switches"]);
     for text in ["", "[]", "{\"swich\": 1}", "{\"switch\": -1}", "{\"switch\": 1e999}"] {
         assert!(Prices::from_json(text.as_bytes()).is_err(), "{text}");
     }

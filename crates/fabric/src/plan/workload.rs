@@ -49,7 +49,7 @@ pub struct Supply {
     /// GB/s of a ring that enters and leaves each node once, all adapters together, and inside at most by the GPUs'
     /// own links; nothing where those are not told.
     pub ring: Option<f64>,
-    /// GB/s of each GPU to all others, where all of it leaves the leaf.
+    /// GB/s of each GPU to all others, where all that leaves the node leaves the leaf too; at most by the GPUs' own links.
     pub all_to_all: f64,
     /// What is given over what is wanted, by the better of the first two.
     pub headroom: f64,
@@ -86,8 +86,10 @@ impl Workload {
         Supply {
             alone,
             ring,
-            all_to_all: design.gpu_gbytes() * part("nic") * leaves_node
-                / design.oversubscription.max(1.0),
+            all_to_all: f64::min(
+                design.gpu_gbytes() * part("nic") * leaves_node / design.oversubscription.max(1.0),
+                self.inside.map_or(f64::INFINITY, |inside| inside * part("nvlink")),
+            ),
             headroom: best / demand.gbytes.max(f64::MIN_POSITIVE),
             busy_s: demand.step_bytes / 1e9 / best,
         }

@@ -11,6 +11,8 @@ struct Adapter {
     stat: Stat,
     ports_told: usize,
     layers: usize,
+    /// The last port's rate as it stands there.
+    stated_gbps: Option<u32>,
 }
 
 pub(super) fn read(draft: &mut Draft, lines: &[Line<'_>]) -> Result<(), ReadError> {
@@ -84,6 +86,7 @@ fn fact(adapter: &mut Adapter, key: &str, value: &str) -> Option<()> {
             return None;
         }
         stat.ports.push(Port { number, ..Port::default() });
+        adapter.stated_gbps = None;
         return Some(());
     }
     let Some(port) = stat.ports.last_mut() else { return Some(()) };
@@ -99,7 +102,13 @@ fn fact(adapter: &mut Adapter, key: &str, value: &str) -> Option<()> {
         "Physical state" => port.physical = Some(describe::tidied(value)),
         "Rate" => {
             let number = value.split_whitespace().next()?.split('.').next()?;
-            port.rate = Rate::from_stated(number.parse().ok()?);
+            let stated = number.parse().ok()?;
+            adapter.stated_gbps = Some(stated);
+            port.rate = Rate::from_stated(stated);
+        }
+        // InfiniBand's 40 Gb/s carry 32, Ethernet's 40.
+        "Link layer" if value == "Ethernet" => {
+            port.rate = adapter.stated_gbps.and_then(Rate::ethernet);
         }
         "Base lid" => port.lid = Some(parse_lid(value)?).filter(|lid| *lid > 0 && *lid < 0xffff),
         "Port GUID" => port.guid = Some(guid(value)?),

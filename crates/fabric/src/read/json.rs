@@ -4,19 +4,32 @@
 //! machine is named by that, by the key the document stands under, or by the file. Several documents may follow
 //! one another.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde_json::Value;
 
 use crate::describe;
-use crate::draft::{Draft, Neighbour, Place, ReadError, Role, stem};
+use crate::draft::{Draft, Neighbour, Place, ReadError, Role};
 use crate::rate::Rate;
 
 pub(super) fn read(draft: &mut Draft, source: usize, text: &str) -> Result<(), ReadError> {
     let mut machine: Option<String> = None;
     let mut found = 0;
-    let mut finder = Finder { text, at: 0, line: 1, source };
-    for document in serde_json::Deserializer::from_str(text).into_iter::<Value>() {
+    let mut finder = Finder::new(text, source);
+    let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
+    let (mut counted, mut begins) = (0, 1_u32);
+    while let Some(document) = stream.next() {
+        finder.from = begins;
+        let end = stream.byte_offset();
+        let more = text
+            .as_bytes()
+            .get(counted..end)
+            .unwrap_or_default()
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count();
+        begins = begins.saturating_add(u32::try_from(more).unwrap_or(u32::MAX));
+        counted = end;
         let document = document.map_err(|error| {
             let line = u32::try_from(error.line()).unwrap_or(u32::MAX);
             draft.error(Place { source, line }, format!("JSON cannot be read: {error}"))
@@ -36,29 +49,61 @@ pub(super) fn read(draft: &mut Draft, source: usize, text: &str) -> Result<(), R
     Ok(())
 }
 
-/// Finds lines by what stands in them, going forward.
+/// The lines of keys, and of what is called `name` or `id`: one pass over the text, then each is looked up.
 struct Finder<'a> {
-    text: &'a str,
-    at: usize,
-    line: u32,
+    lines: HashMap<&'a str, Vec<u32>>,
+    /// Where the document or the machine begins whose parts are looked for.
+    from: u32,
     source: usize,
 }
 
-impl Finder<'_> {
-    fn place(&mut self, word: &str) -> Place {
-        let wanted = format!("\"{word}\"");
-        let rest = &self.text[self.at..];
-        // Not past a screenful of lines, so that all searches together stay linear.
-        let mut window = rest.len().min(1 << 16);
-        while !rest.is_char_boundary(window) {
-            window -= 1;
+impl<'a> Finder<'a> {
+    fn new(text: &'a str, source: usize) -> Self {
+        let mut lines: HashMap<&str, Vec<u32>> = HashMap::new();
+        let bytes = text.as_bytes();
+        let (mut at, mut line) = (0, 1_u32);
+        let mut key = "";
+        while at < bytes.len() {
+            match bytes[at] {
+                b'\n' => line = line.saturating_add(1),
+                b'"' => {
+                    let begin = at + 1;
+                    at = begin;
+                    while at < bytes.len() && bytes[at] != b'"' {
+                        at += if bytes[at] == b'\\' { 2 } else { 1 };
+                    }
+                    // A sign that an escape takes in may be of several bytes: then it is no word of ours.
+                    let word = text.get(begin..at.min(bytes.len())).unwrap_or_default();
+                    let is_key = bytes[(at + 1).min(bytes.len())..]
+                        .iter()
+                        .find(|byte| !byte.is_ascii_whitespace())
+                        .is_some_and(|byte| *byte == b':');
+                    if is_key || matches!(key, "name" | "id") {
+                        let known = lines.entry(word).or_default();
+                        if known.last() != Some(&line) {
+                            known.push(line);
+                        }
+                    }
+                    key = if is_key { word } else { "" };
+                }
+                _ => {}
+            }
+            at += 1;
         }
-        if let Some(ahead) = rest[..window].find(&wanted) {
-            let lines = rest[..ahead].bytes().filter(|byte| *byte == b'\n').count();
-            self.line = self.line.saturating_add(u32::try_from(lines).unwrap_or(0));
-            self.at += ahead;
-        }
-        Place { source: self.source, line: self.line }
+        Self { lines, from: 1, source }
+    }
+
+    /// The first line with this word from the beginning on.
+    fn line(&self, word: &str) -> u32 {
+        let found = self.lines.get(word).and_then(|lines| {
+            let next = lines.partition_point(|line| *line < self.from);
+            lines.get(next).copied()
+        });
+        found.unwrap_or(self.from)
+    }
+
+    fn place(&self, word: &str) -> Place {
+        Place { source: self.source, line: self.line(word) }
     }
 }
 
@@ -72,7 +117,7 @@ fn documents(
     if let Some(lldp) = document.get("lldp") {
         let file =
             draft.sources.get(finder.source).map_or("machine", |source| source.name.as_str());
-        let name = machine.map_or_else(|| stem(file).to_owned(), ToOwned::to_owned);
+        let name = machine.map_or_else(|| machine_of(file).to_owned(), ToOwned::to_owned);
         return lldp_neighbours(draft, lldp, &name, finder);
     }
     if document.get("links").is_some() && document.get("nodes").is_some() {
@@ -87,13 +132,24 @@ fn documents(
         }
         // `{"leaf1": {"lldp": …}, …}`
         Value::Object(parts) => {
+            let whole = finder.from;
             for (name, part) in parts.iter().filter(|(_, part)| part.get("lldp").is_some()) {
+                finder.from = whole;
+                finder.from = finder.line(name);
                 found += documents(draft, part, Some(name), finder)?;
             }
+            finder.from = whole;
         }
         _ => {}
     }
     Ok(found)
+}
+
+/// The machine whose file it is: `leaf1.example.org.json`. Names of machines hold points.
+fn machine_of(file: &str) -> &str {
+    let name = file.rsplit('/').next().unwrap_or(file);
+    let ends = [".json", ".json0", ".txt"];
+    ends.iter().find_map(|end| name.strip_suffix(end)).filter(|n| !n.is_empty()).unwrap_or(name)
 }
 
 /// `json0` wraps every value into a list.
@@ -113,15 +169,20 @@ fn text(value: Option<&Value>) -> Option<String> {
 
 /// `{"leaf1": {…}}`, `[{"name": [{"value": "leaf1"}], …}]`, or its id where it has no name.
 fn chassis_name(chassis: Option<&Value>) -> Option<String> {
+    chassis_told(chassis).map(|(name, _)| name)
+}
+
+/// What a chassis is called, and whether that is a name.
+fn chassis_told(chassis: Option<&Value>) -> Option<(String, bool)> {
     let chassis = first(chassis?);
     if let Some(name) = text(chassis.get("name")) {
-        return Some(name);
+        return Some((name, true));
     }
     if chassis.get("id").is_some() {
-        return text(chassis.get("id"));
+        return Some((text(chassis.get("id"))?, false));
     }
     let named = chassis.as_object()?.iter().find(|(_, value)| value.is_object())?;
-    Some(describe::tidied(named.0))
+    Some((describe::tidied(named.0), true))
 }
 
 fn role(draft: &mut Draft, name: &str, chassis: &Value) {
@@ -143,7 +204,7 @@ fn lldp_neighbours(
     draft: &mut Draft,
     lldp: &Value,
     machine: &str,
-    finder: &mut Finder<'_>,
+    finder: &Finder<'_>,
 ) -> Result<usize, ReadError> {
     let lldp = first(lldp);
     let mut heard: Vec<(&str, &Value)> = Vec::new();
@@ -162,10 +223,10 @@ fn lldp_neighbours(
     }
     for (interface, told) in &heard {
         let place = finder.place(interface);
-        let remote = chassis_name(told.get("chassis"));
+        let remote = chassis_told(told.get("chassis"));
         let port = told.get("port").map(first);
         let remote_port = port.and_then(port_name);
-        let (Some(remote), Some(remote_port)) = (remote, remote_port) else {
+        let (Some((remote, named)), Some(remote_port)) = (remote, remote_port) else {
             let what = format!(
                 "what {machine} hears on {interface} has no chassis or port: cut or damaged"
             );
@@ -183,6 +244,7 @@ fn lldp_neighbours(
             remote_port,
             rate: current.as_deref().and_then(ethernet_rate),
             place,
+            named,
         });
     }
     Ok(heard.len())
@@ -211,7 +273,7 @@ fn ethernet_rate(text: &str) -> Option<Rate> {
 }
 
 /// NetQ: nodes grouped by tier, links with the interfaces of both ends.
-fn netq(draft: &mut Draft, document: &Value, finder: &mut Finder<'_>) -> Result<usize, ReadError> {
+fn netq(draft: &mut Draft, document: &Value, finder: &Finder<'_>) -> Result<usize, ReadError> {
     let list = |value: Option<&Value>| value.and_then(Value::as_array).cloned().unwrap_or_default();
     let mut names: BTreeMap<String, String> = BTreeMap::new();
     let mut taken: BTreeMap<String, usize> = BTreeMap::new();
@@ -261,6 +323,7 @@ fn netq(draft: &mut Draft, document: &Value, finder: &mut Finder<'_>) -> Result<
                 remote_port: b_port.clone(),
                 rate: None,
                 place,
+                named: true,
             });
             found += 1;
         }

@@ -8,9 +8,10 @@
 //!
 //! Without `-l` the other end is told by its local identifier and its name alone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Line, guid, shown};
+use crate::describe;
 use crate::draft::{Draft, Half, ReadError};
 use crate::model::{Kind, PortState};
 use crate::rate::Rate;
@@ -26,6 +27,17 @@ struct Row<'a> {
     line: Line<'a>,
 }
 
+/// Whose ports the next lines are of.
+#[derive(Clone, Copy)]
+enum Header<'a> {
+    Node(usize),
+    /// An adapter's GUID stands in its ports' lines; its name may be that of many.
+    Adapter {
+        name: &'a str,
+        line: Line<'a>,
+    },
+}
+
 struct Peer<'a> {
     guid: Option<u64>,
     lid: u32,
@@ -34,7 +46,7 @@ struct Peer<'a> {
 }
 
 pub(super) fn read<'a>(draft: &mut Draft, lines: &[Line<'a>]) -> Result<(), ReadError> {
-    let mut node: Option<usize> = None;
+    let mut node: Option<Header<'a>> = None;
     let mut rows: Vec<Row<'a>> = Vec::new();
     let mut adapters_told = false;
     let mut header_at: Option<(Line<'_>, usize)> = None;
@@ -44,7 +56,7 @@ pub(super) fn read<'a>(draft: &mut Draft, lines: &[Line<'a>]) -> Result<(), Read
             continue;
         }
         if let Some((before, rest)) = text.split_once("==(") {
-            let row = row(draft, node, line, before, rest)?;
+            let row = row(draft, &mut node, line, before, rest)?;
             adapters_told |= draft.nodes[row.node].kind == Kind::Adapter;
             rows.push(row);
             continue;
@@ -80,34 +92,45 @@ fn told(draft: &Draft, header: Option<(Line<'_>, usize)>, rows: usize) -> Result
 }
 
 /// `Switch: 0x2c5e leaf-1:`, `CA: node1 mlx5_0:`
-fn header(draft: &mut Draft, word: &str, text: &str, line: &Line<'_>) -> Result<usize, ReadError> {
+fn header<'a>(
+    draft: &mut Draft,
+    word: &str,
+    text: &'a str,
+    line: &Line<'a>,
+) -> Result<Header<'a>, ReadError> {
     let rest = text[word.len()..].trim();
     let Some(rest) = rest.strip_suffix(':') else {
         return Err(
             draft.error(line.place, format!("{} does not end with a colon: cut", shown(text)))
         );
     };
-    let node = if word == "Switch: " {
-        let (id, name) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
-        let Some(id) = guid(id) else {
-            return Err(draft.error(line.place, format!("{} holds no GUID", shown(text))));
-        };
-        let node = draft.by_guid(id, Kind::Switch, line.place);
-        draft.describe(node, name, true);
-        node
-    } else {
-        // An adapter's GUID stands in its ports' lines; its name may be that of many.
-        let node = draft.by_key(&format!("{rest} line {}", line.number), Kind::Adapter, line.place);
-        draft.describe(node, rest, true);
-        node
+    if word != "Switch: " {
+        return Ok(Header::Adapter { name: rest, line: *line });
+    }
+    let (id, name) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+    let Some(id) = guid(id) else {
+        return Err(draft.error(line.place, format!("{} holds no GUID", shown(text))));
     };
+    let node = draft.by_guid(id, Kind::Switch, line.place);
+    draft.describe(node, name, true);
     draft.nodes[node].defined = Some(line.place);
-    Ok(node)
+    Ok(Header::Node(node))
+}
+
+/// The adapter of a heading: one that another dump told of, by a port's GUID, or a new one.
+fn adapter(draft: &mut Draft, name: &str, line: &Line<'_>, own: Option<u64>) -> usize {
+    let known = own.and_then(|own| draft.known(own));
+    let node = known.unwrap_or_else(|| {
+        draft.by_key(&format!("{name} line {}", line.number), Kind::Adapter, line.place)
+    });
+    draft.describe(node, name, true);
+    draft.nodes[node].defined = Some(line.place);
+    node
 }
 
 fn row<'a>(
     draft: &mut Draft,
-    node: Option<usize>,
+    header: &mut Option<Header<'a>>,
     line: &Line<'a>,
     before: &str,
     rest: &'a str,
@@ -139,7 +162,7 @@ fn row<'a>(
     if number > crate::draft::PORT_MOST {
         return Err(cut(draft, "names a port that no device has"));
     }
-    let node = match (node, name, own) {
+    let node = match (*header, name, own) {
         // With -l each line tells its own node; what it is, is seen at the end.
         (_, Some(name), Some(own)) => {
             let node = draft.by_guid(own, Kind::Adapter, line.place);
@@ -150,7 +173,12 @@ fn row<'a>(
             }
             node
         }
-        (Some(node), ..) => node,
+        (Some(Header::Node(node)), ..) => node,
+        (Some(Header::Adapter { name, line }), ..) => {
+            let node = adapter(draft, name, &line, own);
+            *header = Some(Header::Node(node));
+            node
+        }
         _ => return Err(cut(draft, "stands under no node")),
     };
     if let (Kind::Adapter, Some(own)) = (draft.nodes[node].kind, own) {
@@ -158,12 +186,14 @@ fn row<'a>(
         let kept = &mut draft.nodes[node];
         kept.guid = kept.guid.or(Some(own));
     }
-    draft.nodes[node].lid = Some(lid);
+    if lid > 0 {
+        draft.nodes[node].lid = Some(lid);
+    }
     let (state, physical, rate) = link_state(state).ok_or_else(|| cut(draft, "tells no state"))?;
     let peer = peer(remote).map_err(|what| cut(draft, what))?;
     let could = remote.rsplit_once('(').map_or("", |(_, note)| note).trim_end_matches(')').trim();
     let port = &mut draft.nodes[node].ports.entry(number).or_default().port;
-    port.lid = Some(lid);
+    port.lid = Some(lid).filter(|lid| *lid > 0).or(port.lid);
     port.state = state;
     port.physical = Some(physical.to_owned());
     port.could_be = Some(if could.contains("Could be") { could.to_owned() } else { String::new() });
@@ -220,6 +250,8 @@ fn peer(text: &str) -> Result<Option<Peer<'_>>, &'static str> {
 
 /// Joins the rows, now that all nodes are known.
 fn join(draft: &mut Draft, rows: &[Row<'_>], adapters_told: bool) -> Result<(), ReadError> {
+    let with_rows: BTreeSet<usize> = rows.iter().map(|row| row.node).collect();
+    let before = draft.by_lid();
     // Switches are known by their own identifier, adapters by that of a port.
     let mut by_lid: BTreeMap<u32, usize> = BTreeMap::new();
     for row in rows {
@@ -239,9 +271,16 @@ fn join(draft: &mut Draft, rows: &[Row<'_>], adapters_told: bool) -> Result<(), 
     }
     for row in rows {
         let Some(peer) = &row.peer else { continue };
-        let told =
-            by_lid.get(&peer.lid).copied().or_else(|| peer.guid.and_then(|id| draft.known(id)));
-        let other = match told {
+        // The GUID is the node's own; the identifier 0 is nobody's.
+        let by_guid = peer.guid.and_then(|id| draft.known(id));
+        let lid = Some(peer.lid).filter(|lid| *lid > 0);
+        let told = by_guid.or_else(|| by_lid.get(&lid?).copied());
+        // What another dump told of is the same where it is called the same: planes use the same identifiers.
+        let elsewhere = || {
+            let node = *before.get(&lid?)?;
+            (draft.nodes[node].description == describe::tidied(peer.name)).then_some(node)
+        };
+        let other = match told.or_else(elsewhere) {
             Some(other) => other,
             None => {
                 if peer.port > ADAPTER_PORTS || adapters_told {
@@ -257,7 +296,8 @@ fn join(draft: &mut Draft, rows: &[Row<'_>], adapters_told: bool) -> Result<(), 
                 let node = match peer.guid {
                     Some(id) => draft.by_guid(id, Kind::Adapter, row.line.place),
                     None => {
-                        draft.by_key(&format!("lid {}", peer.lid), Kind::Adapter, row.line.place)
+                        let key = format!("lid {} {}", peer.lid, peer.name);
+                        draft.by_key(&key, Kind::Adapter, row.line.place)
                     }
                 };
                 draft.nodes[node].loose = true;
@@ -266,8 +306,8 @@ fn join(draft: &mut Draft, rows: &[Row<'_>], adapters_told: bool) -> Result<(), 
         };
         draft.describe(other, peer.name, false);
         let kept = draft.nodes[other].ports.entry(peer.port).or_default();
-        kept.port.lid = kept.port.lid.or(Some(peer.lid));
-        let alone = told.is_none();
+        kept.port.lid = kept.port.lid.or(lid);
+        let alone = !with_rows.contains(&other);
         let half =
             Half { node: other, port: peer.port, rate: row.rate, place: row.line.place, alone };
         draft.join(row.node, row.port, half)?;

@@ -18,6 +18,8 @@ pub(super) fn read(draft: &mut Draft, lines: &[Line<'_>]) -> Result<(), ReadErro
     let mut node: Option<usize> = None;
     let mut device: Option<String> = None;
     let mut links = 0;
+    // A net file tells no identifiers at all: a line without them among others that have some is cut.
+    let simulated = !lines.iter().any(|line| parted(line.text).1.contains("lid "));
     for line in lines {
         let text = line.text.trim();
         let wrong = |draft: &Draft, what: String| draft.error(line.place, what);
@@ -44,7 +46,7 @@ pub(super) fn read(draft: &mut Draft, lines: &[Line<'_>]) -> Result<(), ReadErro
                     "a port without the node that it is of: the beginning is missing".into(),
                 ));
             };
-            port(draft, node, line)?;
+            port(draft, node, line, simulated)?;
             links += 1;
             continue;
         }
@@ -133,7 +135,7 @@ fn header(
 }
 
 /// `[1](e09d) "S-2c5e"[1] # lid 647 lmc 0 "name" lid 73 4xNDR`
-fn port(draft: &mut Draft, node: usize, line: &Line<'_>) -> Result<(), ReadError> {
+fn port(draft: &mut Draft, node: usize, line: &Line<'_>, simulated: bool) -> Result<(), ReadError> {
     let (front, comment) = parted(line.text);
     let cut = |draft: &Draft, what: &str| {
         let text = format!("{} {what}: the line is cut or damaged", shown(line.text));
@@ -153,7 +155,6 @@ fn port(draft: &mut Draft, node: usize, line: &Line<'_>) -> Result<(), ReadError
         Some("R-") => Kind::Router,
         _ => Kind::Adapter,
     };
-    let simulated = !comment.contains("lid ");
     let (description, tail) = quoted(comment, '"').unwrap_or(("", comment));
     let rate = match rate_of(tail, back, simulated) {
         Ok(rate) => rate,

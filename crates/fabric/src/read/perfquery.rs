@@ -6,7 +6,7 @@
 //! ```
 
 use super::{Line, shown};
-use crate::counter::{self, Counters};
+use crate::counter::{self, Counters, Form};
 use crate::draft::{Counted, CounterBlock, Draft, ReadError};
 
 struct Block<'a> {
@@ -88,8 +88,7 @@ fn header<'a>(draft: &Draft, line: &Line<'a>, head: &'a str) -> Result<Block<'a>
         return Err(draft.error(line.place, what));
     };
     let kind = kind.trim();
-    let mut values = Counters::default();
-    values.narrow = kind == "Port";
+    let values = Counters::of(if kind == "Port" { Form::Narrow } else { Form::Wide });
     Ok(Block { kind, whose: Counted::Lid(lid), port, values, lines: 0, last: "", begin: *line })
 }
 

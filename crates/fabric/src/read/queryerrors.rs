@@ -7,10 +7,11 @@
 //! ```
 
 use super::{Line, guid, shown};
-use crate::counter::{self, Counters};
+use crate::counter::{self, Counters, Form};
 use crate::draft::{Counted, CounterBlock, Draft, ReadError};
 
 pub(super) fn read(draft: &mut Draft, lines: &[Line<'_>]) -> Result<(), ReadError> {
+    draft.errors_listed = true;
     let mut whole = false;
     for line in lines {
         let text = line.text.trim();
@@ -50,7 +51,7 @@ fn port(draft: &mut Draft, line: &Line<'_>, rest: &str) -> Result<(), ReadError>
     let words: Vec<&str> = head.split_whitespace().collect();
     let [id, "port", number] = words[..] else { return Err(cut(draft)) };
     let Some(id) = guid(id) else { return Err(cut(draft)) };
-    let mut values = Counters::default();
+    let mut values = Counters::of(Form::Listed);
     for part in body.split('[').skip(1) {
         let Some((inside, _)) = part.split_once(']') else { return Err(cut(draft)) };
         let Some((name, value)) = inside.split_once("==") else { return Err(cut(draft)) };

@@ -1,6 +1,8 @@
 //! Dumps of our own making, whole, cut and damaged; real ones where `RINGWAY_FIXTURES` names their folder.
 
+mod bounds;
 mod fixtures;
+mod overlay;
 mod samples;
 
 use proptest::prelude::*;
@@ -270,6 +272,16 @@ proptest! {
                 let shape = Shape::of(&fabric);
                 prop_assert!(shape.links <= bytes.len());
                 let _findings = crate::check::check(&fabric, crate::check::CheckOptions::default());
+                let whole = one("dump.eth0.txt", samples::ALL[which].1).unwrap();
+                for (now, before) in [(&fabric, &whole), (&whole, &fabric)] {
+                    let options = crate::check::CheckOptions {
+                        before: Some(before),
+                        interval_s: Some(60.0),
+                        oversubscription: Some(1.0),
+                    };
+                    let _findings = crate::check::check(now, options);
+                    let _changes = crate::diff::diff(before, now);
+                }
             }
         }
     }

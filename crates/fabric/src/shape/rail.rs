@@ -4,7 +4,7 @@
 //! another. A host's adapters are counted by their names among those of its equals: a host that lost one adapter
 //! keeps the numbers of the others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::describe;
 use crate::model::{Fabric, Host, Kind, NodeIndex};
@@ -13,8 +13,8 @@ use crate::model::{Fabric, Host, Kind, NodeIndex};
 const CLASSES_MOST: usize = 32;
 /// A leaf is of a rail when so many of its adapters are, in percent.
 const LEAF_PERCENT: usize = 75;
-/// A fabric has rails when so many of its leaves do, in percent.
-const FABRIC_PERCENT: usize = 80;
+/// A rail is one when so many of its adapters are on its leaves, in percent.
+const RAIL_PERCENT: usize = 75;
 
 /// Who is on which rail; rails count from 0.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -31,35 +31,52 @@ impl Rails {
     /// Finds the rails of a fabric.
     #[must_use]
     pub fn of(fabric: &Fabric) -> Self {
-        let of_adapter = numbers(fabric);
-        let mut on_leaf: BTreeMap<NodeIndex, BTreeMap<usize, usize>> = BTreeMap::new();
-        for (adapter, rail) in &of_adapter {
+        let numbered = numbers(fabric);
+        let mut on_leaf: BTreeMap<NodeIndex, BTreeMap<usize, BTreeMap<usize, usize>>> =
+            BTreeMap::new();
+        for (adapter, (kind, number)) in &numbered {
             for (_, _, end) in fabric.links_of(*adapter) {
                 if fabric.nodes[end.node].kind == Kind::Switch {
-                    *on_leaf.entry(end.node).or_default().entry(*rail).or_default() += 1;
+                    let kinds = on_leaf.entry(end.node).or_default();
+                    *kinds.entry(*kind).or_default().entry(*number).or_default() += 1;
                 }
             }
         }
-        let leaves = on_leaf.len();
-        let mut of_switch = BTreeMap::new();
-        for (leaf, rails) in &on_leaf {
-            let all: usize = rails.values().sum();
+        // By number: adapters in all, and those on a leaf that is theirs.
+        let mut at_home: BTreeMap<usize, (usize, usize)> = BTreeMap::new();
+        let mut of_leaf: BTreeMap<NodeIndex, usize> = BTreeMap::new();
+        for (leaf, kinds) in &on_leaf {
+            // The hosts that most of its adapters are of: a few servers beside them count by themselves.
+            let count = |numbers: &BTreeMap<usize, usize>| numbers.values().sum::<usize>();
+            let Some(numbers) = kinds.values().max_by_key(|numbers| count(numbers)) else {
+                continue;
+            };
+            let all = count(numbers);
             let most =
-                rails.iter().max_by_key(|(rail, count)| (**count, std::cmp::Reverse(**rail)));
-            if let Some((rail, count)) = most
-                && count * 100 >= all * LEAF_PERCENT
-            {
-                of_switch.insert(*leaf, *rail);
+                numbers.iter().max_by_key(|(number, count)| (**count, std::cmp::Reverse(**number)));
+            let own = most.filter(|(_, count)| **count * 100 >= all * LEAF_PERCENT);
+            of_leaf.extend(own.map(|(number, _)| (*leaf, *number)));
+            for (number, count) in numbers {
+                let known = at_home.entry(*number).or_default();
+                known.0 += count;
+                known.1 += if own.is_some_and(|(own, _)| own == number) { *count } else { 0 };
             }
         }
-        let mut served: Vec<usize> = of_switch.values().copied().collect();
-        served.sort_unstable();
-        served.dedup();
-        let railed = served.len() > 1 && of_switch.len() * 100 >= leaves * FABRIC_PERCENT;
-        if !railed {
-            return Self { count: 1, of_adapter, of_switch: BTreeMap::new() };
+        // Adapters for storage may be plugged in anyhow beside those that have rails.
+        let rails: BTreeMap<usize, usize> = at_home
+            .iter()
+            .filter(|(_, (all, home))| home * 100 >= all * RAIL_PERCENT)
+            .map(|(number, _)| *number)
+            .zip(0..)
+            .collect();
+        if rails.len() < 2 || rails.len() * 2 <= at_home.len() {
+            let of_adapter = numbered.iter().map(|(adapter, (_, number))| (*adapter, *number));
+            return Self { count: 1, of_adapter: of_adapter.collect(), of_switch: BTreeMap::new() };
         }
-        Self { count: served.len(), of_adapter, of_switch }
+        let of_switch: BTreeMap<NodeIndex, usize> =
+            of_leaf.iter().filter_map(|(leaf, own)| Some((*leaf, *rails.get(own)?))).collect();
+        let of_adapter = usual_rails(fabric, &numbered, &of_switch);
+        Self { count: rails.len(), of_adapter, of_switch }
     }
 
     /// Adapters that are plugged into a leaf of another rail: the adapter, its rail, the leaf and the leaf's rail.
@@ -91,9 +108,28 @@ fn labels<'a>(fabric: &'a Fabric, host: &Host) -> Vec<&'a str> {
     labels
 }
 
-/// The number of each adapter among those of its host's equals.
-fn numbers(fabric: &Fabric) -> BTreeMap<NodeIndex, usize> {
-    let mut sets: BTreeMap<Vec<&str>, usize> = BTreeMap::new();
+/// The rail that most adapters of the same name in hosts of the same kind are on.
+fn usual_rails(
+    fabric: &Fabric,
+    numbered: &BTreeMap<NodeIndex, (usize, usize)>,
+    of_switch: &BTreeMap<NodeIndex, usize>,
+) -> BTreeMap<NodeIndex, usize> {
+    let mut votes: BTreeMap<(usize, usize), BTreeMap<usize, usize>> = BTreeMap::new();
+    for (adapter, name) in numbered {
+        for rail in fabric.links_of(*adapter).filter_map(|(_, _, end)| of_switch.get(&end.node)) {
+            *votes.entry(*name).or_default().entry(*rail).or_default() += 1;
+        }
+    }
+    let usual = |name: &(usize, usize)| {
+        let most = votes.get(name)?.iter().max_by_key(|(_, count)| **count)?;
+        Some(*most.0)
+    };
+    numbered.iter().filter_map(|(adapter, name)| Some((*adapter, usual(name)?))).collect()
+}
+
+/// The kind of host of each adapter, and its number among the adapters of such hosts. A host with one adapter tells
+/// nothing of rails.
+fn numbers(fabric: &Fabric) -> BTreeMap<NodeIndex, (usize, usize)> {
     let hosts: Vec<(&Host, Vec<&str>)> = fabric
         .hosts
         .iter()
@@ -101,29 +137,31 @@ fn numbers(fabric: &Fabric) -> BTreeMap<NodeIndex, usize> {
         .map(|host| (host, labels(fabric, host)))
         .filter(|(_, labels)| !labels.is_empty())
         .collect();
-    for (_, labels) in &hosts {
-        *sets.entry(labels.clone()).or_default() += 1;
+    // How many hosts have these names, and what such hosts are called like.
+    let mut sets: BTreeMap<&[&str], (usize, BTreeSet<String>)> = BTreeMap::new();
+    for (host, labels) in hosts.iter().filter(|(_, labels)| labels.len() > 1) {
+        let known = sets.entry(labels).or_default();
+        known.0 += 1;
+        known.1.insert(describe::likeness(&host.name));
     }
-    let mut sets: Vec<(Vec<&str>, usize)> = sets.into_iter().collect();
-    sets.sort_by_key(|(labels, count)| std::cmp::Reverse((*count, labels.len())));
+    let mut sets: Vec<(&[&str], _)> = sets.into_iter().collect();
+    sets.sort_by_key(|(labels, (count, _))| std::cmp::Reverse((*count, labels.len())));
     sets.truncate(CLASSES_MOST);
-    let classes: Vec<BTreeMap<&str, usize>> =
-        sets.iter().map(|(labels, _)| labels.iter().copied().zip(0..).collect()).collect();
+    let classes: Vec<(BTreeMap<&str, usize>, BTreeSet<String>)> = sets
+        .into_iter()
+        .map(|(labels, (_, called))| (labels.iter().copied().zip(0..).collect(), called))
+        .collect();
     let mut found = BTreeMap::new();
-    for (host, own) in hosts {
-        // Of the sets that hold its names the most frequent one is that of its equals.
-        let equals = classes.iter().find(|class| own.iter().all(|label| class.contains_key(label)));
-        let alone: BTreeMap<&str, usize>;
-        let class = match equals {
-            Some(class) => class,
-            None => {
-                alone = own.iter().copied().zip(0..).collect();
-                &alone
-            }
-        };
+    for (host, own) in &hosts {
+        // Of the sets that hold its names the most frequent one, of hosts that are called alike, is that of its equals.
+        let called = describe::likeness(&host.name);
+        let equals = classes.iter().position(|(class, names)| {
+            names.contains(&called) && own.iter().all(|label| class.contains_key(label))
+        });
+        let Some(kind) = equals else { continue };
         for adapter in &host.adapters {
-            if let Some(number) = class.get(fabric.nodes[*adapter].label.as_str()) {
-                found.insert(*adapter, *number);
+            if let Some(number) = classes[kind].0.get(fabric.nodes[*adapter].label.as_str()) {
+                found.insert(*adapter, (kind, *number));
             }
         }
     }

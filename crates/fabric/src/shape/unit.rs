@@ -1,7 +1,7 @@
 //! Units: leaves that serve the same hosts, and, in three tiers, pods of them.
 //!
 //! A scheduler wants a tree; a rail-optimised fabric is none, since each host is on several leaves. Leaves that
-//! share at least half of their hosts are one unit, so one cable in a wrong leaf does not join two units.
+//! share more than half of the hosts of the larger one are one unit, so one cable in a wrong leaf does not join two units.
 
 use std::collections::BTreeMap;
 
@@ -41,8 +41,9 @@ impl Units {
         let mut parent: BTreeMap<NodeIndex, NodeIndex> =
             leaves.iter().map(|leaf| (*leaf, *leaf)).collect();
         for ((a, b), shared) in shared(fabric, &on) {
-            let fewer = on.get(&a).map_or(0, Vec::len).min(on.get(&b).map_or(0, Vec::len));
-            if shared * 2 >= fewer {
+            // Of the larger: a leaf for storage shares hosts with all, and joins none of them.
+            let more = on.get(&a).map_or(0, Vec::len).max(on.get(&b).map_or(0, Vec::len));
+            if shared * 2 > more {
                 let (a, b) = (root(&mut parent, a), root(&mut parent, b));
                 parent.insert(a.max(b), a.min(b));
             }
