@@ -235,11 +235,16 @@ pub fn fabric_dump(bytes: &[u8]) {
         }
         let shape = Shape::of(&fabric);
         assert!(shape.bisection.gbps >= 0.0 && shape.bisection.gbps <= shape.bisection.wanted_gbps);
-        let options = CheckOptions { before: Some(&fabric), interval_s: Some(1.0), oversubscription: Some(1.0) };
+        let options = CheckOptions {
+            before: Some(&fabric),
+            interval_s: Some(1.0),
+            oversubscription: Some(1.0),
+        };
         let _ = (check(&fabric, options), check(&fabric, CheckOptions::default()));
         assert_eq!(diff(&fabric, &fabric), []);
         assert!(export::picture::svg(&fabric, "fuzz").ends_with("</svg>\n"));
-        let _ = (export::slurm::topology_conf(&fabric), export::kubernetes::labels(&fabric, "fuzz"));
+        let _ =
+            (export::slurm::topology_conf(&fabric), export::kubernetes::labels(&fabric, "fuzz"));
         let _ = (export::dot::graph(&fabric), export::json::document(&fabric));
         let mut again = Reading::new();
         if again.read("again", export::ibnetdiscover::write(&fabric).as_bytes()).is_ok()

@@ -65,7 +65,7 @@ const FABRIC_LAYERS: &[(&str, &[&str])] = &[
     ("counter", &[]),
     ("describe", &[]),
     ("model", &["counter", "rate"]),
-    ("tier", &["model"]),
+    ("tier", &["describe", "model"]),
     ("draft", &["counter", "describe", "model", "rate", "tier"]),
     ("read", &["counter", "describe", "draft", "model", "rate"]),
     ("generate", &["draft", "model", "rate"]),

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
+pub(crate) use crate::describe::plural;
 use crate::model::Fabric;
 use crate::shape::{Rails, Shape};
 
@@ -128,8 +129,4 @@ pub(crate) fn usual<T: Copy + Ord>(values: impl IntoIterator<Item = T>) -> Optio
         *counts.entry(value).or_default() += 1;
     }
     counts.into_iter().max_by_key(|(value, count)| (*count, *value))
-}
-
-pub(crate) fn plural(count: usize, one: &str, many: &str) -> String {
-    format!("{count} {}", if count == 1 { one } else { many })
 }

@@ -92,6 +92,11 @@ pub fn natural(text: &str) -> Vec<(u8, u64, String)> {
     parts
 }
 
+/// `1 link`, `2 links`.
+pub(crate) fn plural(count: usize, one: &str, many: &str) -> String {
+    format!("{count} {}", if count == 1 { one } else { many })
+}
+
 /// A name with its numbers taken out: hosts of one kind are called alike.
 #[must_use]
 pub fn likeness(name: &str) -> String {

@@ -425,7 +425,7 @@ impl Draft {
         if let Some((node, port, a, b)) = disagree.first() {
             fabric.remarks.push(format!(
                 "the ends of {} tell different rates, the first at {} port {port}: {a} and {b}; the slower one is taken",
-                crate::check::plural(disagree.len(), "link", "links"),
+                describe::plural(disagree.len(), "link", "links"),
                 fabric.nodes[*node].name,
             ));
         }
