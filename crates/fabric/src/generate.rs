@@ -201,6 +201,25 @@ impl Tree {
 }
 
 #[cfg(test)]
+impl FatTree {
+    /// The one that tests begin with: 16 hosts, 4 rails, non-blocking.
+    pub(crate) fn railed() -> Self {
+        Self {
+            hosts: 16,
+            adapters: 4,
+            rails: true,
+            down: 8,
+            up: 8,
+            spines: 4,
+            pod_leaves: 0,
+            spine_up: 0,
+            cores: 0,
+            rate: Rate::parse("4xNDR").expect("a rate"),
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use crate::shape::Shape;
@@ -275,18 +294,7 @@ mod tests {
 
     #[test]
     fn rails_are_seen() {
-        let tree = FatTree {
-            hosts: 16,
-            adapters: 4,
-            rails: true,
-            down: 8,
-            up: 8,
-            spines: 8,
-            pod_leaves: 0,
-            spine_up: 0,
-            cores: 0,
-            rate: ndr(),
-        };
+        let tree = FatTree { spines: 8, ..FatTree::railed() };
         let shape = Shape::of(&tree.build().unwrap());
         assert_eq!((shape.rails, shape.units, shape.switches), (4, 2, 16));
     }

@@ -10,19 +10,7 @@ use crate::model::{Kind, NodeIndex, PortState};
 use crate::rate::Rate;
 
 fn healthy() -> Fabric {
-    let tree = FatTree {
-        hosts: 16,
-        adapters: 4,
-        rails: true,
-        down: 8,
-        up: 8,
-        spines: 4,
-        pod_leaves: 0,
-        spine_up: 0,
-        cores: 0,
-        rate: Rate::parse("4xNDR").unwrap(),
-    };
-    tree.build().unwrap()
+    FatTree::railed().build().unwrap()
 }
 
 fn found(fabric: &Fabric) -> Vec<Finding> {

@@ -7,20 +7,7 @@ use crate::generate::FatTree;
 use crate::read::Reading;
 
 fn rails() -> Fabric {
-    let rate = Rate::parse("4xNDR").unwrap();
-    let tree = FatTree {
-        hosts: 16,
-        adapters: 4,
-        rails: true,
-        down: 8,
-        up: 8,
-        spines: 4,
-        pod_leaves: 0,
-        spine_up: 0,
-        cores: 0,
-        rate,
-    };
-    tree.build().unwrap()
+    FatTree::railed().build().unwrap()
 }
 
 fn read(text: &str, firmware: &str) -> Fabric {

@@ -45,7 +45,7 @@ impl Links {
         }
     }
 
-    /// Takes the time when cards are turned up. A look at the clock costs nothing there: what others have turned up is on
+    /// Takes the time when cards are turned up. A look at the clock costs least there: what others have turned up is on
     /// its way, and a moment later it would keep this rank from looking at it.
     pub(crate) fn timed(self, counter: Counter) -> Self {
         Self { counter, ..self }

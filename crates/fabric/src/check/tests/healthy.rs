@@ -2,21 +2,6 @@
 
 use super::*;
 
-fn tree() -> FatTree {
-    FatTree {
-        hosts: 16,
-        adapters: 4,
-        rails: true,
-        down: 8,
-        up: 8,
-        spines: 4,
-        pod_leaves: 0,
-        spine_up: 0,
-        cores: 0,
-        rate: Rate::parse("4xNDR").expect("a rate"),
-    }
-}
-
 /// 4 pods of 4 leaves and 4 spines, 16 cores.
 fn three_tiers() -> Fabric {
     let tree = FatTree {
@@ -28,7 +13,7 @@ fn three_tiers() -> Fabric {
         pod_leaves: 4,
         spine_up: 4,
         cores: 16,
-        ..tree()
+        ..FatTree::railed()
     };
     tree.build().expect("a tree")
 }
@@ -88,7 +73,7 @@ fn three_tiers_yield_nothing() {
 
 #[test]
 fn an_odd_radix_yields_nothing() {
-    let tree = FatTree { hosts: 21, adapters: 3, down: 7, up: 5, spines: 5, ..tree() };
+    let tree = FatTree { hosts: 21, adapters: 3, down: 7, up: 5, spines: 5, ..FatTree::railed() };
     assert_eq!(found(&tree.build().unwrap()), []);
     // The last leaf has one host alone.
     let tree = FatTree { hosts: 15, adapters: 1, rails: false, down: 7, up: 5, spines: 5, ..tree };
@@ -148,7 +133,8 @@ fn a_leaf_without_hosts_yields_nothing() {
 
 /// Each host has two slower adapters for storage, on leaves of their own.
 fn with_storage(device: Option<&str>) -> Fabric {
-    let mut fabric = FatTree { hosts: 16, adapters: 6, ..tree() }.build().expect("a tree");
+    let mut fabric =
+        FatTree { hosts: 16, adapters: 6, ..FatTree::railed() }.build().expect("a tree");
     for index in 0..fabric.links.len() {
         let ends = fabric.links[index].ends.map(|end| end.node);
         let adapter = ends.into_iter().find(|node| fabric.nodes[*node].kind == Kind::Adapter);
@@ -177,7 +163,7 @@ fn slower_adapters_for_storage_yield_nothing() {
 
 #[test]
 fn a_leaf_for_storage_joins_no_units() {
-    let mut fabric = FatTree { hosts: 24, ..tree() }.build().unwrap();
+    let mut fabric = FatTree { hosts: 24, ..FatTree::railed() }.build().unwrap();
     assert_eq!(crate::shape::Units::of(&fabric).units.len(), 3);
     for host in 1..=24 {
         plug_in(&mut fabric, &format!("node{host}"), "mlx5_9", "leaf-3-1", "4xHDR");
