@@ -22,6 +22,8 @@ use ringway_fabric::export;
 use ringway_fabric::plan::Prices;
 use ringway_fabric::read::Reading;
 use ringway_fabric::shape::Shape;
+use ringway_k8s::fix::fix;
+use ringway_k8s::model::{Reading as Manifests, Source};
 use ringway_plan::algorithm::Algorithm;
 use ringway_plan::calibration::Calibration;
 use ringway_plan::json;
@@ -40,15 +42,17 @@ pub use ringway::fuzzing::{
 pub type Target = fn(&[u8]);
 
 /// Every target by its name.
-pub const TARGETS: [(&str, Target); 15] = [
+pub const TARGETS: [(&str, Target); 17] = [
     ("config", config),
     ("control_connection", control_connection),
     ("control_message", control_message),
     ("data_connection", data_connection),
+    ("exposition_text", exposition_text),
     ("fabric_dump", fabric_dump),
     ("handshake", handshake),
     ("introduction", introduction),
     ("launcher", launcher),
+    ("manifests", manifests),
     ("net_message", net_message),
     ("plan_json", plan_json),
     ("rdma_words", rdma_words),
@@ -57,6 +61,25 @@ pub const TARGETS: [(&str, Target); 15] = [
     ("tuning_json", tuning_json),
     ("unique_id", unique_id),
 ];
+
+/// What a job tells the exporter: refused, or the same when it is written and read again.
+pub fn exposition_text(bytes: &[u8]) {
+    use ringway::exposition::{Label, Page, families};
+    let Ok(Ok(read)) = std::str::from_utf8(bytes).map(families) else { return };
+    let mut page = Page::default();
+    for family in &read {
+        page.metric(&family.name, &family.kind, &family.help);
+        for sample in &family.samples {
+            let labels: Vec<Label<'_>> = sample
+                .labels
+                .iter()
+                .map(|(name, value)| (name.as_str(), value as &dyn std::fmt::Display))
+                .collect();
+            page.sample(&sample.name, &labels, &sample.value);
+        }
+    }
+    assert_eq!(families(&page.into_text()), Ok(read));
+}
 
 /// A trace: refused, or the same when it is written and read again.
 pub fn trace_json(bytes: &[u8]) {
@@ -102,6 +125,9 @@ pub fn introduction(bytes: &[u8]) {
 /// What a launcher leaves in the environment and says through its PMI server.
 pub fn launcher(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
+    if let Some(hosts) = launcher::expand_hosts(&text) {
+        assert_eq!(hosts.first(), launcher::first_host(&text).as_ref());
+    }
     if let Some(host) = launcher::first_host(&text) {
         assert!(!host.is_empty());
     }
@@ -210,6 +236,26 @@ pub fn topo_xml(bytes: &[u8]) {
     }
     let _ = (Matrix::of(&topology).table(), warning::warnings(&topology, &chosen));
     assert!(picture::svg(&topology, &chosen, "fuzz").ends_with("</svg>\n"));
+}
+
+/// Manifests of Kubernetes, and their corrections. Any text can be looked at; what could be read can be read when it
+/// was mended, and mending it again changes nothing.
+pub fn manifests(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else { return };
+    let source = Source { name: "f.yaml".to_owned(), text: text.to_owned() };
+    let reading = Manifests::new(vec![source]);
+    let read = |reading: &Manifests| {
+        let stream = &reading.streams[0];
+        (stream.errors.len(), stream.documents.len())
+    };
+    let (errors, documents) = read(&reading);
+    let fixed = fix(reading, |_| Vec::new());
+    let (errors_then, documents_then) = read(&fixed.reading);
+    assert!(errors_then <= errors && documents_then >= documents, "a correction broke the text");
+    if !fixed.is_cut_short {
+        let again = fix(fixed.reading.clone(), |_| Vec::new());
+        assert_eq!(again.reading.sources, fixed.reading.sources);
+    }
 }
 
 /// A dump of a fabric: refused with a line, or a fabric that can be judged, drawn and written again.

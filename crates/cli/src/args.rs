@@ -3,26 +3,30 @@
 //! To add a subcommand: one file with its `Args`, one variant here, one arm in [`Command::run`]
 //! and one in [`Command::name`].
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::doctor::DoctorArgs;
 use crate::env::EnvArgs;
+use crate::exporter::ExporterArgs;
 use crate::fabric::FabricArgs;
+use crate::k8s::K8sArgs;
 use crate::launch::rank_exec::RankExecArgs;
 use crate::net::NetArgs;
 use crate::perf::args::PerfArgs;
 use crate::plan::PlanArgs;
 use crate::plan::explain::ExplainArgs;
 use crate::run::args::RunArgs;
+use crate::sim::SimArgs;
 use crate::snapshot::SnapshotArgs;
 use crate::topo::TopoArgs;
 use crate::trace::TraceArgs;
 use crate::tune::TuneArgs;
 use crate::why::WhyArgs;
 use crate::{
-    doctor, env, fabric, launch, net, output, perf, plan, run, snapshot, topo, trace, tune, why,
+    doctor, env, exporter, fabric, k8s, launch, net, output, perf, plan, run, sim, snapshot, topo,
+    trace, tune, why,
 };
 
 /// Help is laid out for this width, however wide the terminal is.
@@ -38,16 +42,20 @@ const HELP_COLUMNS: usize = 80;
   ringway perf all_reduce                 measure on this machine
   ringway perf all_gather -b 1M -e 64M    with the options of nccl-tests
   ringway run -n 4 -- python train.py     start 4 ranks of a program
+  ringway run --hosts a:8,b:8 -- ./train  on several hosts, over ssh
   ringway explain all_reduce -n 4         candidates, prices, the choice
   ringway tune                            measure this machine, keep it
   ringway topo                            GPUs, NICs, what is between them
   ringway net gids                        RDMA addresses, which is used
   ringway net bw node1                    bandwidth to another host
   ringway fabric check topo.txt           what is wrong with a fabric
+  ringway sim collective all_reduce --gpus 256    on a fabric of your making
+  ringway k8s lint job.yaml               what is wrong with a manifest
   ringway plan verify                     prove every algorithm
   ringway env                             settings, sources, mistakes
   ringway doctor                          what is wrong with this machine
   ringway doctor --log job.log            what is wrong with a job
+  ringway exporter                        this node's numbers for Prometheus
   ringway why                             who holds up the jobs on this host
   ringway snapshot                        this machine's facts in a file
   ringway trace show /tmp/t               what the ranks of a job did last"
@@ -69,14 +77,20 @@ pub(crate) enum Command {
     Topo(TopoArgs),
     Net(NetArgs),
     Fabric(FabricArgs),
+    Sim(SimArgs),
+    K8s(K8sArgs),
     Env(EnvArgs),
     Doctor(DoctorArgs),
+    Exporter(ExporterArgs),
     Snapshot(SnapshotArgs),
     Why(WhyArgs),
     Trace(TraceArgs),
     /// Become one rank of a local job (used by `run` and `perf`)
     #[command(name = "rank-exec", hide = true)]
     RankExec(RankExecArgs),
+    /// Start the ranks of one host (used by `run --hosts`)
+    #[command(name = "host-agent", hide = true)]
+    HostAgent,
 }
 
 impl Command {
@@ -91,12 +105,16 @@ impl Command {
             Self::Topo(args) => topo::run(args),
             Self::Net(args) => net::run(args),
             Self::Fabric(args) => fabric::run(args),
+            Self::Sim(args) => sim::run(args),
+            Self::K8s(args) => k8s::run(args),
             Self::Env(args) => env::run(args),
             Self::Doctor(args) => doctor::run(args),
+            Self::Exporter(args) => exporter::run(args),
             Self::Snapshot(args) => snapshot::run(args),
             Self::Why(args) => why::run(args),
             Self::Trace(args) => trace::run(args),
             Self::RankExec(args) => launch::rank_exec::run(args),
+            Self::HostAgent => run::remote::agent::run(),
         }
     }
 
@@ -104,15 +122,18 @@ impl Command {
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Perf(_) => "perf",
-            Self::Run(_) | Self::RankExec(_) => "run",
+            Self::Run(_) | Self::RankExec(_) | Self::HostAgent => "run",
             Self::Plan(_) => "plan",
             Self::Explain(_) => "explain",
             Self::Tune(_) => "tune",
             Self::Topo(_) => "topo",
             Self::Net(_) => "net",
             Self::Fabric(_) => "fabric",
+            Self::Sim(_) => "sim",
+            Self::K8s(_) => "k8s",
             Self::Env(_) => "env",
             Self::Doctor(_) => "doctor",
+            Self::Exporter(_) => "exporter",
             Self::Snapshot(_) => "snapshot",
             Self::Why(_) => "why",
             Self::Trace(_) => "trace",

@@ -17,8 +17,8 @@ pub(crate) mod sources;
 #[cfg(test)]
 pub(crate) mod tests;
 
+use crate::exit::ExitCode;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 

@@ -6,17 +6,17 @@
 
 pub(crate) mod catalogue;
 mod describe;
-mod host;
+pub(crate) mod host;
 pub(crate) mod lint;
 #[cfg(test)]
 mod properties;
 pub(crate) mod source;
-mod suggest;
+pub(crate) mod suggest;
 
+use crate::exit::ExitCode;
 use std::fmt::Write as _;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::{Args, Subcommand};

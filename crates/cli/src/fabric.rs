@@ -2,14 +2,14 @@
 //!
 //! All that is known of fabrics is in `ringway-fabric`; here are arguments, files and pages.
 
-mod args;
+pub(crate) mod args;
 mod findings;
-mod input;
+pub(crate) mod input;
 mod plan;
-mod show;
+pub(crate) mod show;
 
+use crate::exit::ExitCode;
 use std::path::Path;
-use std::process::ExitCode;
 
 use anyhow::Context as _;
 use ringway_fabric::check::{self, CheckOptions};
@@ -86,7 +86,8 @@ fn run_export(args: &ExportArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn write(text: &str, path: Option<&Path>) -> anyhow::Result<()> {
+/// Writes a text into a file, or to standard output.
+pub(crate) fn write(text: &str, path: Option<&Path>) -> anyhow::Result<()> {
     match path {
         Some(path) => std::fs::write(path, text).with_context(|| format!("{}", path.display()))?,
         None => output::stdout_bytes(text.as_bytes())?,

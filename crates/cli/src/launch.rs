@@ -1,6 +1,6 @@
-//! Starting the ranks of a job on this machine, and ending them.
+//! Starting the ranks of a job on one machine, and ending them.
 //!
-//! Shared by `perf` (ranks are copies of this program) and `run` (ranks are any program).
+//! Shared by `perf` (ranks are copies of this program), `run` (ranks are any program) and `run`'s agents on other hosts.
 //!
 //! *Invariant*: when the launcher returns, for whatever reason, none of the processes it
 //! started is left. Ranks share the launcher's process group, so a terminal's Ctrl-C reaches
@@ -10,13 +10,14 @@
 pub(crate) mod children;
 pub(crate) mod environment;
 pub(crate) mod rank_exec;
-mod signals;
+pub(crate) mod signals;
 mod strays;
 
 use std::ffi::{OsStr, OsString};
 use std::net::{Ipv4Addr, TcpListener};
 use std::process::Command;
 
+use crate::this;
 use anyhow::{Context as _, bail};
 use rustix::rand::{GetRandomFlags, getrandom};
 
@@ -68,34 +69,57 @@ impl LocalJob {
         program: &OsStr,
         args: &[OsString],
     ) -> anyhow::Result<Command> {
-        let this = std::env::current_exe().context("finding this program's own path")?;
-        let mut command = Command::new(this);
-        command
-            .arg("rank-exec")
-            .arg("--parent")
-            .arg(std::process::id().to_string())
-            .arg("--")
-            .arg(program)
-            .args(args)
-            .envs(self.variables(rank));
+        let mut command = command(program, args)?;
+        command.envs(self.variables(rank));
         Ok(command)
     }
 
-    /// The variables by which a rank knows its place in the job.
     fn variables(&self, rank: u32) -> [(&'static str, String); 6] {
+        let place = Place { rank, size: self.size, local: rank, local_size: self.size };
+        place.variables(&self.root, &self.secret)
+    }
+}
+
+/// The command that starts `program` as a rank, tied to this process.
+pub(crate) fn command(program: &OsStr, args: &[OsString]) -> anyhow::Result<Command> {
+    let (this, first) = this::again()?;
+    let mut command = Command::new(this);
+    command
+        .args(first)
+        .arg("rank-exec")
+        .arg("--parent")
+        .arg(std::process::id().to_string())
+        .arg("--")
+        .arg(program)
+        .args(args);
+    Ok(command)
+}
+
+/// A rank's place in a job and on its host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    pub(crate) rank: u32,
+    pub(crate) size: u32,
+    pub(crate) local: u32,
+    pub(crate) local_size: u32,
+}
+
+impl Place {
+    /// The variables by which the rank knows its place.
+    pub(crate) fn variables(&self, root: &str, secret: &str) -> [(&'static str, String); 6] {
         [
-            ("RINGWAY_RANK", rank.to_string()),
+            ("RINGWAY_RANK", self.rank.to_string()),
             ("RINGWAY_SIZE", self.size.to_string()),
-            ("RINGWAY_LOCAL_RANK", rank.to_string()),
-            ("RINGWAY_LOCAL_SIZE", self.size.to_string()),
-            ("RINGWAY_ROOT", self.root.clone()),
-            ("RINGWAY_SECRET", self.secret.clone()),
+            ("RINGWAY_LOCAL_RANK", self.local.to_string()),
+            ("RINGWAY_LOCAL_SIZE", self.local_size.to_string()),
+            ("RINGWAY_ROOT", root.to_owned()),
+            ("RINGWAY_SECRET", secret.to_owned()),
         ]
     }
 }
 
 /// 32 random bytes in hexadecimal.
-fn fresh_secret() -> anyhow::Result<String> {
+pub(crate) fn fresh_secret() -> anyhow::Result<String> {
     let mut bytes = [0_u8; 32];
     let mut filled = 0;
     while filled < bytes.len() {

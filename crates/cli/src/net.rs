@@ -6,8 +6,8 @@ mod args;
 mod listing;
 mod table;
 
+use crate::exit::ExitCode;
 use std::cell::RefCell;
-use std::process::ExitCode;
 
 use anyhow::bail;
 use ringway::config::{Config, Environment, RdmaSettings};

@@ -46,6 +46,25 @@ pub(crate) fn remark(text: &str) {
     let _nobody_to_tell = stderr_bytes(format!("{text}\n").as_bytes());
 }
 
+/// A text within HTML or XML: nothing in it is markup, and nothing in it is a sign that XML forbids.
+pub(crate) fn escaped(text: &str) -> String {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '&' => safe.push_str("&amp;"),
+            '<' => safe.push_str("&lt;"),
+            '>' => safe.push_str("&gt;"),
+            '"' => safe.push_str("&quot;"),
+            '\'' => safe.push_str("&#39;"),
+            '\n' | '\t' => safe.push(c),
+            '\u{fffe}' | '\u{ffff}' => safe.push('·'),
+            c if c.is_control() => safe.push('·'),
+            c => safe.push(c),
+        }
+    }
+    safe
+}
+
 /// Writes the error that ends a subcommand, with its causes.
 pub(crate) fn failure(command: &str, error: &anyhow::Error) {
     remark(&format!("ringway {command}: {error:#}"));
@@ -96,6 +115,12 @@ mod tests {
         takes_colour(terminal, |name| {
             set.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
         })
+    }
+
+    #[test]
+    fn nothing_in_a_text_is_markup() {
+        assert_eq!(escaped("<a href='x'>&\"\n"), "&lt;a href=&#39;x&#39;&gt;&amp;&quot;\n");
+        assert_eq!(escaped("a\u{1b}\u{fffe}\u{ffff}b"), "a···b");
     }
 
     #[test]

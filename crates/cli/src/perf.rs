@@ -24,7 +24,7 @@ mod settings;
 mod stats;
 mod table;
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 
 use anyhow::bail;
 

@@ -7,8 +7,8 @@ pub(crate) mod explain;
 pub(crate) mod show;
 pub(crate) mod verify;
 
+use crate::exit::ExitCode;
 use std::io;
-use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 

@@ -1,14 +1,17 @@
-//! `ringway run`: start a program as the ranks of a local job.
+//! `ringway run`: start a program as the ranks of a job, on this machine or on several hosts.
 
 pub(crate) mod args;
 mod forward;
+mod hosts;
 mod program;
+pub(crate) mod remote;
 
-use std::process::{ExitCode, Stdio};
+use crate::exit::ExitCode;
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
 use crate::launch::children::{Children, Outcome};
 use crate::launch::{self, LocalJob};
@@ -17,13 +20,19 @@ use crate::run::args::RunArgs;
 use crate::run::forward::{Forwarder, Label};
 
 /// How long to wait for output that a rank's own children still hold open.
-const OUTPUT_PATIENCE: Duration = Duration::from_millis(500);
+pub(crate) const OUTPUT_PATIENCE: Duration = Duration::from_millis(500);
 
 /// Starts the job and stays until it ends.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+    if let Some(shares) = hosts::of(args)? {
+        return remote::run(args, &shares);
+    }
     let size = launch::ranks("-n", args.ranks)?;
     let (program, rest) = args.command.split_first().context("no program to start")?;
     program::check(program)?;
+    if let Some(directory) = args.workdir.as_ref().filter(|directory| !directory.is_dir()) {
+        bail!("--workdir {}: no such directory", directory.display());
+    }
 
     let job = LocalJob::new(size)?;
     let mut children = Children::new()?;
@@ -31,6 +40,9 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     for rank in 0..size {
         let mut command = job.command(rank, program, rest)?;
         command.envs(args.env.iter().map(|(name, value)| (name, value)));
+        if let Some(directory) = &args.workdir {
+            command.current_dir(directory);
+        }
         command.stdin(if rank == 0 { Stdio::inherit() } else { Stdio::null() });
         if !args.no_prefix {
             command.stdout(Stdio::piped()).stderr(Stdio::piped());

@@ -13,10 +13,10 @@ mod secrets;
 mod tests;
 pub(crate) mod unpack;
 
+use crate::exit::ExitCode;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;

@@ -7,8 +7,8 @@ mod page;
 mod report;
 mod settings;
 
+use crate::exit::ExitCode;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Args;

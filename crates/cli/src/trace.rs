@@ -15,8 +15,8 @@ mod show;
 #[cfg(test)]
 mod synthetic;
 
+use crate::exit::ExitCode;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
 

@@ -6,8 +6,8 @@
 mod show;
 mod survey;
 
+use crate::exit::ExitCode;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Args;

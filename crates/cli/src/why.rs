@@ -5,9 +5,9 @@
 
 mod table;
 
+use crate::exit::ExitCode;
 use std::collections::BTreeMap;
 use std::io::IsTerminal as _;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;

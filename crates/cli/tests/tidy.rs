@@ -17,6 +17,7 @@ const LINES_MOST: usize = 700;
 const LAYERS: &[(&str, &[&str])] = &[
     ("error", &["plan"]),
     ("os", &["plan"]),
+    ("interrupt", &[]),
     ("sync", &[]),
     ("clock", &[]),
     ("config", &["error", "plan"]),
@@ -24,7 +25,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("tuning", &["config", "os", "plan"]),
     ("element", &["plan", "reduce"]),
     ("reduce", &["element", "plan"]),
-    ("bootstrap", &["error", "os", "plan"]),
+    ("bootstrap", &["error", "interrupt", "os", "plan"]),
     ("recorder", &["error", "log", "os", "plan", "sync"]),
     ("control", &["error", "os", "plan", "recorder", "sync"]),
     ("transport", &["config", "error", "ffi", "log", "os", "plan", "recorder", "sync"]),
@@ -32,6 +33,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("call", &["error", "plan"]),
     ("ffi", &[]),
     ("topo", &["ffi", "plan"]),
+    ("exposition", &["os"]),
     ("device", &["call", "config", "control", "error", "ffi", "log", "os", "plan", "reduce"]),
     (
         "communicator",
@@ -44,6 +46,8 @@ const LAYERS: &[(&str, &[&str])] = &[
             "element",
             "error",
             "executor",
+            "exposition",
+            "interrupt",
             "log",
             "os",
             "plan",
@@ -76,6 +80,36 @@ const FABRIC_LAYERS: &[(&str, &[&str])] = &[
     ("plan", &["generate", "rate"]),
 ];
 
+/// Modules of manifests, likewise.
+const K8S_LAYERS: &[(&str, &[&str])] = &[
+    ("write", &[]),
+    ("fields", &[]),
+    ("yaml", &["write"]),
+    ("model", &["write", "yaml"]),
+    ("check", &["fields", "model", "write", "yaml"]),
+    ("fix", &["check", "model", "yaml"]),
+    ("generate", &["model", "write"]),
+];
+
+/// Modules of simulations, likewise.
+const SIM_LAYERS: &[(&str, &[&str])] = &[
+    ("error", &[]),
+    ("machine", &["error"]),
+    ("network", &["error", "machine"]),
+    ("outcome", &["network"]),
+    ("work", &["network"]),
+    ("fault", &["error", "network"]),
+    ("route", &["network", "work"]),
+    ("solve", &["network", "outcome", "route"]),
+    ("engine", &["error", "fault", "network", "outcome", "route", "solve", "work"]),
+    ("dag", &["engine", "error", "network", "outcome", "work"]),
+    ("steps", &["engine", "error", "network", "outcome", "work"]),
+    ("pattern", &["error", "network", "work"]),
+    ("report", &["network", "outcome"]),
+    ("workload", &["error", "network", "outcome", "pattern", "work"]),
+    ("what_if", &[]),
+];
+
 /// Modules of NCCL's interface, likewise; `exports` is above all of them.
 const NCCL_LAYERS: &[(&str, &[&str])] = &[
     ("types", &[]),
@@ -92,6 +126,17 @@ const NCCL_LAYERS: &[(&str, &[&str])] = &[
     ("group", &["boundary", "comm", "operation", "submit", "types"]),
     ("create", &["comm", "config", "group", "memory", "raw", "types"]),
     ("end", &["comm", "group"]),
+];
+
+/// Modules of Python's native module, likewise.
+const PYTHON_LAYERS: &[(&str, &[&str])] = &[
+    ("command", &[]),
+    ("arguments", &[]),
+    ("error", &[]),
+    ("buffer", &["error"]),
+    ("waiting", &["error"]),
+    ("work", &["arguments", "error"]),
+    ("communicator", &["arguments", "error", "waiting", "work"]),
 ];
 
 /// Modules above everything: the crate's root, and those that only tests see.
@@ -124,14 +169,18 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "crates/nccl/src/memory.rs",
     "crates/nccl/src/raw.rs",
     "crates/nccl/src/submit.rs",
+    "crates/python/src/buffer.rs",
+    "crates/python/src/communicator.rs",
     "crates/ringway/benches/micro.rs",
     "crates/ringway/src/communicator.rs",
     "crates/ringway/src/communicator/engine.rs",
+    "crates/ringway/src/communicator/engine/messages.rs",
     "crates/ringway/src/communicator/gpu.rs",
     "crates/ringway/src/communicator/group.rs",
     "crates/ringway/src/communicator/queue.rs",
     "crates/ringway/src/communicator/raw.rs",
     "crates/ringway/src/communicator/staged.rs",
+    "crates/ringway/src/communicator/work.rs",
     "crates/ringway/src/device/gpu.rs",
     "crates/ringway/src/device/gpu/direct.rs",
     "crates/ringway/src/device/gpu/handle.rs",
@@ -149,6 +198,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "crates/ringway/src/ffi/cuda.rs",
     "crates/ringway/src/ffi/cuda/virtual_memory.rs",
     "crates/ringway/src/ffi/nvml.rs",
+    "crates/ringway/src/ffi/nvml/readings.rs",
     "crates/ringway/src/ffi/nvml/tests.rs",
     "crates/ringway/src/ffi/nvrtc.rs",
     "crates/ringway/src/ffi/verbs.rs",
@@ -223,7 +273,15 @@ fn files_fit_a_reading_and_are_named_for_what_they_hold() {
 fn unsafe_stays_where_it_is_argued_for() {
     let mut wrong = Vec::new();
     let mut found = BTreeSet::new();
-    for root in ["crates/plan/src/lib.rs", "crates/fabric/src/lib.rs", "crates/cli/src/main.rs"] {
+    let roots = [
+        "crates/plan/src/lib.rs",
+        "crates/fabric/src/lib.rs",
+        "crates/k8s/src/lib.rs",
+        "crates/sim/src/lib.rs",
+        "crates/cli/src/lib.rs",
+        "crates/cli/src/main.rs",
+    ];
+    for root in roots {
         if !read(root).contains("#![forbid(unsafe_code)]") {
             wrong.push(format!("{root}: #![forbid(unsafe_code)] is missing"));
         }
@@ -245,10 +303,16 @@ fn unsafe_stays_where_it_is_argued_for() {
 }
 
 #[test]
-fn plans_and_fabrics_are_pure() {
+fn plans_fabrics_manifests_and_simulations_are_pure() {
     let impure = ["fs", "net", "io", "thread", "time", "env", "process", "os"];
     let mut wrong = Vec::new();
-    for (folder, what) in [("crates/plan/src", "plans"), ("crates/fabric/src", "fabrics")] {
+    let all = [
+        ("crates/plan/src", "plans"),
+        ("crates/fabric/src", "fabrics"),
+        ("crates/k8s/src", "manifests"),
+        ("crates/sim/src", "simulations"),
+    ];
+    for (folder, what) in all {
         for file in sources(folder) {
             let code = product_code(&file);
             for module in impure.iter().filter(|m| code.contains(&format!("std::{m}"))) {
@@ -268,7 +332,10 @@ fn each_layer_knows_only_those_below_it() {
     let all = [
         ("crates/ringway/src", LAYERS),
         ("crates/nccl/src", NCCL_LAYERS),
+        ("crates/python/src", PYTHON_LAYERS),
         ("crates/fabric/src", FABRIC_LAYERS),
+        ("crates/k8s/src", K8S_LAYERS),
+        ("crates/sim/src", SIM_LAYERS),
     ];
     for (folder, layers) in all {
         let layers: BTreeMap<&str, &[&str]> = layers.iter().copied().collect();

@@ -1,13 +1,17 @@
-//! Fabrics out of a few numbers: fat trees of two and three tiers, with or without rails.
+//! Fabrics out of a few numbers: fat trees of two and three tiers, with or without rails, and dragonflies.
 //!
 //! What is generated reads like what was read: the same model, so that it can be shown, checked, exported,
 //! written as a dump and simulated.
+
+mod dragonfly;
 
 use std::fmt;
 
 use crate::draft::{Draft, FinishOptions, Half, Place, ReadError};
 use crate::model::{Fabric, Kind, Source};
 use crate::rate::Rate;
+
+pub use dragonfly::Dragonfly;
 
 /// The most hosts or switches that are generated.
 pub const NODES_MOST: usize = 1 << 20;
@@ -77,12 +81,9 @@ impl FatTree {
         if self.cores > 0 && (self.pod_leaves == 0 || self.spine_up == 0) {
             return wrong("three tiers need leaves of a pod and uplinks of its spines".to_owned());
         }
-        let mut tree = Tree { draft: Draft::default(), rate: self.rate, used: Vec::new() };
-        tree.draft
-            .sources
-            .push(Source { name: "generated".to_owned(), format: "generated".to_owned() });
+        let mut tree = Tree::new(self.rate);
         self.cable(&mut tree, leaves)?;
-        tree.draft.finish(FinishOptions::default()).map_err(|error| GenerateError(error.what))
+        tree.finish()
     }
 
     fn leaves(&self) -> usize {
@@ -152,6 +153,7 @@ impl FatTree {
     }
 }
 
+/// Switches and adapters, while they are cabled.
 struct Tree {
     draft: Draft,
     rate: Rate,
@@ -160,6 +162,17 @@ struct Tree {
 }
 
 impl Tree {
+    fn new(rate: Rate) -> Self {
+        let generated = || "generated".to_owned();
+        let mut draft = Draft::default();
+        draft.sources.push(Source { name: generated(), format: generated() });
+        Self { draft, rate, used: Vec::new() }
+    }
+
+    fn finish(self) -> Result<Fabric, GenerateError> {
+        self.draft.finish(FinishOptions::default()).map_err(|error| GenerateError(error.what))
+    }
+
     fn node(&mut self, kind: Kind, guid: u64, description: &str) -> usize {
         let place = Place { source: 0, line: 1 };
         let node = self.draft.by_guid(guid, kind, place);

@@ -136,13 +136,17 @@ impl Rate {
         fits.then(|| Self { mbps: gbps * 1000, width: 0, generation: None })
     }
 
-    /// `4xNDR`, `12xQDR`, `400G`, `400Gb/s`.
+    /// `4xNDR`, `12xQDR`, `400G`, `400Gb/s`, `100M`.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let digits = text.bytes().take_while(u8::is_ascii_digit).count();
         let (number, rest) = text.split_at(digits);
         match rest {
             "" | "G" | "Gb/s" | "Gbps" => Self::ethernet(number.parse().ok()?),
+            "M" | "Mb/s" | "Mbps" => {
+                let mbps = number.parse().ok().filter(|mbps| (1..=10_000_000).contains(mbps))?;
+                Some(Self { mbps, width: 0, generation: None })
+            }
             _ => {
                 let name = rest.strip_prefix(['x', 'X'])?;
                 Self::infiniband(number.parse().ok()?, name)
@@ -212,7 +216,8 @@ impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.generation() {
             Some(name) => f.pad(&format!("{}x{name}", self.width)),
-            None => f.pad(&format!("{}G", self.mbps / 1000)),
+            None if self.mbps.is_multiple_of(1000) => f.pad(&format!("{}G", self.mbps / 1000)),
+            None => f.pad(&format!("{}M", self.mbps)),
         }
     }
 }

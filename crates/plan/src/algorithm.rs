@@ -46,6 +46,8 @@ use crate::plan::{Plan, RankPlan};
 use crate::problem::{Extent, Problem};
 use crate::types::{Collective, Rank, UnknownName};
 
+pub use tree::parents as tree_parents;
+
 /// The known algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

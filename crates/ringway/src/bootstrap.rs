@@ -11,7 +11,8 @@
 //! later control message carries a MAC ([`frame`]). Nothing is encrypted.
 //!
 //! *Invariant:* every wait ends by a deadline, no stranger can delay or stop a join, and nothing read
-//! from a socket is believed before its length and MAC were checked. Threads: only the root's own.
+//! from a socket is believed before its length and MAC were checked. Threads: the root's own, and those that ask the
+//! system's resolver.
 //!
 //! ```
 //! use ringway::bootstrap::{Options, UniqueId, join_unique_id};
@@ -62,9 +63,9 @@ use self::gate::{Gate, Rejections};
 use self::interfaces::{Family, Survey};
 use self::launcher::{Placement, RootHint};
 use self::rails::Rail;
-use self::rendezvous::Enrolment;
 use self::rendezvous::place;
 use self::rendezvous::root::{self, Dismissal, RootOptions};
+use self::rendezvous::{Enrolment, Whereabouts};
 use crate::error::{Error, ErrorKind, Result};
 use crate::os;
 use crate::plan::types::Rank;
@@ -255,10 +256,9 @@ pub fn join(placement: &Placement, options: &Options) -> Result<Session> {
     }
     let key = placement.key()?;
     let asked_at = placement.root.to_string();
-    let resolve = || place::resolve(&placement.root);
     if placement.rank != 0 {
         let door = Door { key: &key, knock: placement.knock(), asked_at: &asked_at };
-        return attempt.enter(&door, &resolve);
+        return attempt.enter(&door, &Whereabouts::Named(&placement.root));
     }
     // What stops this rank should stop it before others come to its root.
     interfaces::survey(&*options.interface, options.family)?;
@@ -278,9 +278,9 @@ pub fn join(placement: &Placement, options: &Options) -> Result<Session> {
         dismissal: Arc::new(Dismissal::new()?),
     };
     let thread = Joined(Some(root::spawn(listener, options)?));
-    let here = || Ok(vec![Target { label: String::new(), address, from: None }]);
+    let here = Target { label: String::new(), address, from: None };
     let door = Door { key: &key, knock: placement.knock(), asked_at: &asked_at };
-    let outcome = attempt.enter(&door, &here);
+    let outcome = attempt.enter(&door, &Whereabouts::Known(vec![here]));
     drop(thread);
     outcome
 }
@@ -294,7 +294,7 @@ pub fn join_unique_id(id: &UniqueId, rank: Rank, size: u32, options: &Options) -
         return Ok(Session::alone(key, communicator, options));
     }
     let door = Door { key: &key, knock: communicator, asked_at: &id.asked_at() };
-    let session = attempt.enter(&door, &|| Ok(id.targets()))?;
+    let session = attempt.enter(&door, &Whereabouts::Known(id.targets()))?;
     unique_id::finish_root(communicator);
     Ok(session)
 }
@@ -403,14 +403,14 @@ impl<'a> Attempt<'a> {
     }
 
     /// Enrols, connects and introduces.
-    fn enter(&self, door: &Door<'_>, targets: &dyn Fn() -> Result<Vec<Target>>) -> Result<Session> {
+    fn enter(&self, door: &Door<'_>, whereabouts: &Whereabouts<'_>) -> Result<Session> {
         let (me, mut gate, rejections) = self.listen(door.key, door.knock)?;
         let (mut root, welcome) = rendezvous::enrol(&Enrolment {
             me: &me,
             size: self.size,
             key: door.key,
             communicator: door.knock,
-            targets,
+            whereabouts,
             asked_at: door.asked_at,
             timeout: self.timeout,
             deadline: self.deadline,

@@ -175,6 +175,17 @@ impl Call {
         self.bytes(self.problem(ranks, Level::Run)?.output_count(rank))
     }
 
+    /// Where input and output of `rank` begin, in bytes, in a buffer that is both by NCCL's convention. `None` where the
+    /// call cannot be in place.
+    pub fn in_place(&self, rank: Rank, ranks: u32) -> Result<Option<(usize, usize)>> {
+        // The offset of one end inside the buffer is the other's offset of the shared address.
+        let Some((input, output)) = self.problem(ranks, Level::Run)?.in_place(rank) else {
+            return Ok(None);
+        };
+        let inside = (output.saturating_sub(input), input.saturating_sub(output));
+        Ok(Some((self.bytes(inside.0)?, self.bytes(inside.1)?)))
+    }
+
     fn bytes(&self, count: u64) -> Result<usize> {
         count
             .checked_mul(self.data_type.size() as u64)

@@ -34,7 +34,7 @@ mod work;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub use gpu::DeviceWork;
 pub use group::Group;
@@ -44,7 +44,7 @@ pub(crate) use scratch::ScratchUse;
 pub use shrink::Progress;
 #[cfg(all(test, not(loom)))]
 pub(crate) use shrink::{Round, Word};
-pub use work::Work;
+pub use work::{Afterwards, Work};
 
 use crate::bootstrap::launcher::Placement;
 use crate::bootstrap::{self, Options, PeerInfo, UniqueId};
@@ -59,7 +59,7 @@ use crate::reduce::{Kernel, Scalar};
 use crate::transport::{Area, LinkDescription, Pair};
 use engine::{Agreement, Engine, MessagePart};
 use known::{Buffers, Calls, Known};
-use order::Order;
+use order::{Order, Ticket, Turn};
 use planning::Planning;
 use usual::Usual;
 
@@ -245,8 +245,7 @@ impl Communicator {
     /// Waits for this rank's turn and makes a call. The buffers must stay valid until it returns;
     /// every caller holds the borrows.
     fn call_now(&self, call: &Call, buffers: Buffers) -> Result<()> {
-        let ticket = self.inner.order.take();
-        let _turn = self.inner.order.wait(ticket);
+        let _turn = self.inner.turn();
         self.inner.call(call, buffers)
     }
 
@@ -281,14 +280,28 @@ impl Communicator {
     /// Waits for this rank's turn and runs requests and messages as one operation.
     ///
     /// The areas must stay valid until it returns; every caller holds the borrows.
-    fn run_now(&self, requests: &[Request], messages: &[MessagePart]) -> Result<()> {
-        let ticket = self.inner.order.take();
-        let _turn = self.inner.order.wait(ticket);
-        self.inner.run(requests, messages)
+    fn run_now(
+        &self,
+        requests: &[Request],
+        messages: &[MessagePart],
+        deadline: Option<Duration>,
+    ) -> Result<()> {
+        let _turn = self.inner.turn();
+        self.inner.run(requests, messages, deadline)
     }
 }
 
 impl Inner {
+    /// Waits for the next turn.
+    fn turn(&self) -> Turn<'_> {
+        self.await_turn(self.order.take())
+    }
+
+    /// Waits for a turn. Whoever is interrupted meanwhile gives the communicator up: then those before it end.
+    fn await_turn(&self, ticket: Ticket) -> Turn<'_> {
+        self.order.wait(ticket, || self.abort(engine::INTERRUPTED))
+    }
+
     /// Makes one call. Called by whoever has the turn.
     fn call(&self, call: &Call, buffers: Buffers) -> Result<()> {
         self.call_queued(call, buffers, 0)
@@ -327,10 +340,15 @@ impl Inner {
     }
 
     /// Runs requests and messages. Called by whoever has the turn.
-    fn run(&self, requests: &[Request], messages: &[MessagePart]) -> Result<()> {
+    fn run(
+        &self,
+        requests: &[Request],
+        messages: &[MessagePart],
+        deadline: Option<Duration>,
+    ) -> Result<()> {
         self.check_health().inspect_err(|error| self.failed(error))?;
         let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
-        let outcome = self.run_all(&mut desk, requests, messages);
+        let outcome = self.run_all(&mut desk, requests, messages, deadline);
         if let Err(error) = &outcome {
             self.failed(error);
         }
@@ -342,6 +360,7 @@ impl Inner {
         desk: &mut Desk,
         requests: &[Request],
         messages: &[MessagePart],
+        deadline: Option<Duration>,
     ) -> Result<()> {
         match requests {
             [] => {}
@@ -355,7 +374,7 @@ impl Inner {
         // SAFETY: `run_now` and `work` keep the buffers borrowed until this returns.
         #[expect(unsafe_code, reason = "the areas stand for borrows the caller holds")]
         unsafe {
-            desk.engine.exchange(messages, &mapped, self.config.timeout)
+            desk.engine.exchange(messages, &mapped, deadline.unwrap_or(self.config.timeout))
         }
     }
 
@@ -378,12 +397,7 @@ impl Inner {
         let (plan, algorithm) = desk.planning.draft(self.rank, &problem, call.algorithm)?;
         let prepared = Arc::new(Prepared::new(plan));
         let neighbours = Arc::clone(&desk.engine.neighbours);
-        let size = call.data_type.size();
-        let bytes = |values: u64| usize::try_from(values).unwrap_or(usize::MAX) * size;
-        // The offset of one end inside the buffer is the other's offset of the shared address.
-        let in_place = problem.in_place(self.rank).map(|(input, output)| {
-            (bytes(output.saturating_sub(input)), bytes(input.saturating_sub(output)))
-        });
+        let in_place = call.in_place(self.rank, self.size)?;
         Ok(Known {
             call: call.clone(),
             execution: Execution::new(prepared, vec![self.part(call)], neighbours),

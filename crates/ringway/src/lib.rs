@@ -23,10 +23,12 @@ pub mod device;
 pub mod element;
 pub mod error;
 mod executor;
+pub mod exposition;
 mod ffi;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
+pub mod interrupt;
 pub mod log;
 pub mod net;
 mod os;
@@ -40,7 +42,9 @@ pub mod tuning;
 
 pub use bootstrap::UniqueId;
 pub use call::Call;
-pub use communicator::{Communicator, DeviceQueue, DeviceWork, Group, Place, Progress, Work};
+pub use communicator::{
+    Afterwards, Communicator, DeviceQueue, DeviceWork, Group, Place, Progress, Work,
+};
 pub use error::{Error, ErrorKind, Result};
 pub use plan::types::{Collective, DataType, Level, ReduceOp};
 pub use ringway_plan as plan;

@@ -67,6 +67,19 @@ pub(crate) fn cycles() -> u64 {
     }
 }
 
+/// Asks for the cache line of something that will be read soon. Waits for nothing, changes nothing.
+#[inline]
+pub(crate) fn fetch_to_read<T>(place: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint; it reads no value, and faults at no address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(ptr::from_ref(place).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
+}
+
 /// Asks for the cache line of something that will be written soon. Waits for nothing, changes nothing.
 #[inline]
 pub(crate) fn fetch_to_write<T>(place: &T) {

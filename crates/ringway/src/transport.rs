@@ -204,6 +204,9 @@ pub(crate) trait Link: Send + std::fmt::Debug {
         Ok(false)
     }
 
+    /// Asks for the cache line of a card that the peer turns up, so that it is on its way while this rank does other things.
+    fn fetch_card(&self, _sequence: u64, _card: u16) {}
+
     /// The peer's cards of collective `sequence`, where they are mapped, from the first value on.
     fn cards(&self, _sequence: u64) -> Option<Area> {
         None

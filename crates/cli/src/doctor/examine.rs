@@ -2,9 +2,9 @@
 //!
 //! *Invariant*: nothing of the machine is changed.
 
+use crate::exit::ExitCode;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 

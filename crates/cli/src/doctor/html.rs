@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use super::examine::{Examined, UNKNOWN_SHOWN};
 use super::finding::{Finding, Verdict};
 use super::fleet::Fleet;
+use crate::output::escaped;
 
 const STYLE: &str = "\
 :root{color-scheme:light dark;--paper:#fff;--ink:#1b1f24;--soft:#59636e;--line:#d8dee4;--card:#f6f8fa;\
@@ -197,20 +198,4 @@ fn article(page: &mut String, finding: &Finding) {
         page.push_str("</ul>\n");
     }
     page.push_str("</article>\n");
-}
-
-fn escaped(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => safe.push_str("&amp;"),
-            '<' => safe.push_str("&lt;"),
-            '>' => safe.push_str("&gt;"),
-            '"' => safe.push_str("&quot;"),
-            '\'' => safe.push_str("&#39;"),
-            c if c.is_control() => safe.push(' '),
-            c => safe.push(c),
-        }
-    }
-    safe
 }

@@ -155,7 +155,7 @@ pub(crate) fn nearest(name: &str) -> Option<String> {
 }
 
 /// Damerau–Levenshtein distance, if at most `limit`.
-fn distance(left: &str, right: &str, limit: usize) -> Option<usize> {
+pub(crate) fn distance(left: &str, right: &str, limit: usize) -> Option<usize> {
     if left.len().abs_diff(right.len()) > limit {
         return None;
     }

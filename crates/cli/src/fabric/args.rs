@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use clap::{Args, Subcommand, ValueEnum};
 use ringway_fabric::export::kubernetes;
-use ringway_fabric::plan::{Layout, Parallel};
+use ringway_fabric::plan::{Layout, Parallel, Request};
 use ringway_fabric::rate::Rate;
 
 /// Read a fabric from dumps: show, check, compare, export; plan one
@@ -237,6 +238,59 @@ impl From<ParallelArg> for Parallel {
     }
 }
 
+/// A fabric out of a few numbers.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct DesignArgs {
+    /// GPUs in all
+    #[arg(long, value_name = "N")]
+    pub(crate) gpus: Option<u64>,
+    /// GPUs a node
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    pub(crate) gpus_per_node: u64,
+    /// Adapters a node; as many as GPUs unless told
+    #[arg(long, visible_alias = "nics-per-node", value_name = "N")]
+    pub(crate) nics: Option<u64>,
+    /// What adapters and links carry: NDR, 4xHDR, 400G [default: NDR]
+    #[arg(long, value_name = "RATE", value_parser = rate)]
+    pub(crate) rate: Option<Rate>,
+    /// Ports of a switch at that rate
+    #[arg(long, value_name = "PORTS", default_value_t = 64)]
+    pub(crate) radix: u64,
+    /// How adapters are spread over leaves
+    #[arg(long, value_enum, value_name = "LAYOUT", default_value = "rail")]
+    pub(crate) layout: LayoutArg,
+    /// What hosts can send over what leaves can pass on: 1 is non-blocking
+    #[arg(long, value_name = "RATIO", default_value_t = 1.0, value_parser = positive)]
+    pub(crate) oversubscription: f64,
+    /// Keep to so many tiers
+    #[arg(long, value_name = "N")]
+    pub(crate) tiers: Option<u8>,
+}
+
+impl DesignArgs {
+    /// The rate of every link.
+    pub(crate) fn rate(&self) -> anyhow::Result<Rate> {
+        match self.rate {
+            Some(rate) => Ok(rate),
+            None => Rate::wanted("NDR").context("the table of rates has NDR"),
+        }
+    }
+
+    /// What is wanted, for so many GPUs.
+    pub(crate) fn request(&self, gpus: u64) -> anyhow::Result<Request> {
+        Ok(Request {
+            gpus,
+            gpus_per_node: self.gpus_per_node,
+            nics_per_node: self.nics.unwrap_or(self.gpus_per_node),
+            rate: self.rate()?,
+            radix: self.radix,
+            layout: self.layout.into(),
+            oversubscription: self.oversubscription,
+            tiers: self.tiers,
+        })
+    }
+}
+
 #[derive(Debug, Args)]
 #[command(
     max_term_width = 80,
@@ -256,30 +310,8 @@ Examples:
 Exits with 0 when it fits, with 1 when it does not, with 2 for wrong arguments."
 )]
 pub(crate) struct PlanArgs {
-    /// GPUs in all
-    #[arg(long, value_name = "N", required_unless_present = "rates")]
-    pub(crate) gpus: Option<u64>,
-    /// GPUs a node
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    pub(crate) gpus_per_node: u64,
-    /// Adapters a node; as many as GPUs unless told
-    #[arg(long, value_name = "N")]
-    pub(crate) nics: Option<u64>,
-    /// What adapters and links carry: NDR, 4xHDR, 400G
-    #[arg(long, value_name = "RATE", default_value = "NDR", value_parser = rate)]
-    pub(crate) rate: Rate,
-    /// Ports of a switch at that rate
-    #[arg(long, value_name = "PORTS", default_value_t = 64)]
-    pub(crate) radix: u64,
-    /// How adapters are spread over leaves
-    #[arg(long, value_enum, value_name = "LAYOUT", default_value = "rail")]
-    pub(crate) layout: LayoutArg,
-    /// What hosts can send over what leaves can pass on: 1 is non-blocking
-    #[arg(long, value_name = "RATIO", default_value_t = 1.0, value_parser = positive)]
-    pub(crate) oversubscription: f64,
-    /// Keep to so many tiers
-    #[arg(long, value_name = "N")]
-    pub(crate) tiers: Option<u8>,
+    #[command(flatten)]
+    pub(crate) design: DesignArgs,
     /// Count cost and power by this price file
     #[arg(long, value_name = "FILE")]
     pub(crate) prices: Option<PathBuf>,
@@ -315,18 +347,21 @@ pub(crate) struct PlanArgs {
     pub(crate) json: bool,
 }
 
-fn rate(text: &str) -> Result<Rate, String> {
+/// A rate that is asked for.
+pub(crate) fn rate(text: &str) -> Result<Rate, String> {
     Rate::wanted(text).ok_or_else(|| "no rate: wanted are NDR, 4xHDR, 400G".to_owned())
 }
 
-fn positive(text: &str) -> Result<f64, String> {
+/// A number above 0.
+pub(crate) fn positive(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() && number > 0.0 => Ok(number),
         _ => Err("wanted is a number above 0".to_owned()),
     }
 }
 
-fn part(text: &str) -> Result<f64, String> {
+/// A part: above 0, at most 1.
+pub(crate) fn part(text: &str) -> Result<f64, String> {
     positive(text)
         .ok()
         .filter(|part| *part <= 1.0)

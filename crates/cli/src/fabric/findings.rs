@@ -1,6 +1,6 @@
 //! Findings of a fabric in the doctor's words, and their page.
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 
 use ringway_fabric::check::{Finding as Found, Verdict as Judged};
 use ringway_fabric::{Fabric, shape::Shape};

@@ -14,22 +14,22 @@ use super::args::{DumpArgs, ReadingArgs};
 const FILES_MOST: usize = 100_000;
 
 /// The fabric of all dumps that were named.
-pub(super) fn fabric(args: &DumpArgs) -> anyhow::Result<Fabric> {
+pub(crate) fn fabric(args: &DumpArgs) -> anyhow::Result<Fabric> {
     read(&args.dumps, &args.reading, args.reading.partial)
 }
 
 /// The fabric of one dump or folder.
-pub(super) fn one(path: &Path, reading: &ReadingArgs) -> anyhow::Result<Fabric> {
+pub(crate) fn one(path: &Path, reading: &ReadingArgs) -> anyhow::Result<Fabric> {
     read(&[path.to_path_buf()], reading, reading.partial)
 }
 
 /// Earlier counters, which need not come with a topology.
-pub(super) fn parts(paths: &[PathBuf], args: &DumpArgs) -> anyhow::Result<Fabric> {
+pub(crate) fn parts(paths: &[PathBuf], args: &DumpArgs) -> anyhow::Result<Fabric> {
     read(paths, &args.reading, true)
 }
 
 /// What the fabric was read from.
-pub(super) fn title(fabric: &Fabric) -> String {
+pub(crate) fn title(fabric: &Fabric) -> String {
     match &fabric.sources[..] {
         [one] if one.name == "-" => "fabric".to_owned(),
         [one] => one.name.rsplit('/').next().unwrap_or(&one.name).to_owned(),

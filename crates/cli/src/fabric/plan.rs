@@ -1,13 +1,11 @@
 //! `ringway fabric plan`: the page of a plan.
 
+use crate::exit::ExitCode;
 use std::fmt::Write as _;
-use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use ringway_fabric::export;
-use ringway_fabric::plan::{
-    Bill, Demand, Design, Misfit, Prices, Request, Supply, Workload, design,
-};
+use ringway_fabric::plan::{Bill, Demand, Design, Misfit, Prices, Supply, Workload, design};
 use ringway_fabric::rate::{self, bandwidth};
 use serde_json::json;
 
@@ -28,17 +26,8 @@ pub(super) fn run(args: &PlanArgs) -> anyhow::Result<ExitCode> {
         output::stdout_bytes(text.as_bytes())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let Some(gpus) = args.gpus else { bail!("--gpus says for how many to plan") };
-    let request = Request {
-        gpus,
-        gpus_per_node: args.gpus_per_node,
-        nics_per_node: args.nics.unwrap_or(args.gpus_per_node),
-        rate: args.rate,
-        radix: args.radix,
-        layout: args.layout.into(),
-        oversubscription: args.oversubscription,
-        tiers: args.tiers,
-    };
+    let Some(gpus) = args.design.gpus else { bail!("--gpus says for how many to plan") };
+    let request = args.design.request(gpus)?;
     let prices = args.prices.as_deref().map(|path| {
         let name = || path.display().to_string();
         let bytes = std::fs::read(path).with_context(name)?;

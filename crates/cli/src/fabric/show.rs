@@ -1,7 +1,7 @@
 //! `ringway fabric show`: a page that reads the same for 40 switches and for 2,000.
 
+use crate::exit::ExitCode;
 use std::fmt::Write as _;
-use std::process::ExitCode;
 
 use ringway_fabric::Fabric;
 use ringway_fabric::rate::bandwidth;
@@ -247,7 +247,7 @@ fn switches(shape: &Shape, all: bool) -> String {
 }
 
 /// Columns as wide as their widest, two blanks between.
-pub(super) fn table<R: AsRef<[String]>>(rows: &[R]) -> String {
+pub(crate) fn table<R: AsRef<[String]>>(rows: &[R]) -> String {
     let columns = rows.iter().map(|row| row.as_ref().len()).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter()
@@ -270,6 +270,7 @@ pub(super) fn table<R: AsRef<[String]>>(rows: &[R]) -> String {
     text
 }
 
-fn many(count: usize, one: &str, more: &str) -> String {
+/// So many of something.
+pub(crate) fn many(count: usize, one: &str, more: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { more })
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Child, Command, ExitStatus};
 use std::time::{Duration, Instant};
@@ -44,13 +44,28 @@ impl Outcome {
     }
 }
 
-fn code_of_signal(signal: i32) -> u8 {
+pub(crate) fn code_of_signal(signal: i32) -> u8 {
     u8::try_from(signal).map_or(u8::MAX, |signal| signal.saturating_add(128))
+}
+
+/// What [`Children::attend`] saw.
+#[derive(Debug)]
+pub(crate) enum Attended {
+    /// A rank failed; the others run on.
+    Failed(Death),
+    /// No rank is left.
+    AllEnded,
+    /// This process got a signal to end.
+    Signal,
+    /// The bell rang, or time is up.
+    Woken,
 }
 
 /// The end of one rank.
 #[derive(Clone, Debug)]
 pub(crate) struct Death {
+    /// Its host, where that is another.
+    pub(crate) host: Option<String>,
     pub(crate) rank: u32,
     pub(crate) pid: u32,
     pub(crate) status: ExitStatus,
@@ -58,7 +73,7 @@ pub(crate) struct Death {
 }
 
 impl Death {
-    fn exit_code(&self) -> u8 {
+    pub(crate) fn exit_code(&self) -> u8 {
         match (self.status.code(), self.status.signal()) {
             (Some(code), _) => u8::try_from(code).unwrap_or(1),
             (None, Some(signal)) => code_of_signal(signal),
@@ -69,7 +84,10 @@ impl Death {
 
 impl fmt::Display for Death {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "rank {} (pid {}) ", self.rank, self.pid)?;
+        match &self.host {
+            Some(host) => write!(f, "rank {} (host {host}, pid {}) ", self.rank, self.pid)?,
+            None => write!(f, "rank {} (pid {}) ", self.rank, self.pid)?,
+        }
         match (self.status.code(), self.status.signal()) {
             (Some(code), _) => write!(f, "exited with code {code}")?,
             (None, Some(signal)) => {
@@ -103,7 +121,7 @@ impl RunningRank {
         let status = self.child.try_wait().ok().flatten()?;
         self.ended = true;
         let (rank, pid, ran) = (self.rank, self.child.id(), self.started.elapsed());
-        Some(Death { rank, pid, status, ran })
+        Some(Death { host: None, rank, pid, status, ran })
     }
 
     fn signal(&self, signal: Signal) {
@@ -169,8 +187,27 @@ impl Children {
             if self.all_ended() {
                 return Outcome::Finished;
             }
-            self.sleep(None);
+            self.sleep(None, None);
         }
+    }
+
+    /// Waits until something happens, `bell` is readable or `limit` passes; ends nobody.
+    pub(crate) fn attend(&mut self, bell: BorrowedFd<'_>, limit: Duration) -> Attended {
+        for slept in [false, true] {
+            if let Some(death) = self.reap_all() {
+                return Attended::Failed(death);
+            }
+            if self.all_ended() {
+                return Attended::AllEnded;
+            }
+            if self.signals.caught().is_some() {
+                return Attended::Signal;
+            }
+            if !slept {
+                self.sleep(Some(limit), Some(bell));
+            }
+        }
+        Attended::Woken
     }
 
     fn interrupt(&mut self, signal: i32) -> Outcome {
@@ -179,7 +216,7 @@ impl Children {
     }
 
     /// Ends every rank and what they left behind.
-    fn end_all(&mut self) {
+    pub(crate) fn end_all(&mut self) {
         for signal in [Signal::TERM, Signal::KILL] {
             if self.all_ended() {
                 break;
@@ -202,7 +239,7 @@ impl Children {
                 return;
             }
             if interruptible {
-                self.sleep(Some(left));
+                self.sleep(Some(left), None);
             } else {
                 std::thread::sleep(left.min(TICK));
             }
@@ -231,8 +268,8 @@ impl Children {
         self.ranks.iter().all(|rank| rank.ended)
     }
 
-    /// Sleeps until a rank ends, a signal comes or `limit` passes.
-    fn sleep(&self, limit: Option<Duration>) {
+    /// Sleeps until a rank ends, a signal comes, `bell` is readable or `limit` passes.
+    fn sleep(&self, limit: Option<Duration>, bell: Option<BorrowedFd<'_>>) {
         let running = || self.ranks.iter().filter(|rank| !rank.ended);
         let limit = if running().all(|rank| rank.pidfd.is_some()) {
             limit
@@ -243,6 +280,7 @@ impl Children {
             .filter_map(|rank| rank.pidfd.as_ref())
             .map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN))
             .chain([PollFd::from_borrowed_fd(self.signals.as_fd(), PollFlags::IN)])
+            .chain(bell.map(|bell| PollFd::from_borrowed_fd(bell, PollFlags::IN)))
             .collect();
         let timeout = limit.and_then(|limit| Timespec::try_from(limit).ok());
         // Every reason to wake, also an interrupted call, leads to a fresh look by the caller.
@@ -264,7 +302,7 @@ mod tests {
 
     fn death(raw_status: i32) -> Death {
         let status = ExitStatus::from_raw(raw_status);
-        Death { rank: 1, pid: 42, status, ran: Duration::from_millis(1500) }
+        Death { host: None, rank: 1, pid: 42, status, ran: Duration::from_millis(1500) }
     }
 
     #[test]

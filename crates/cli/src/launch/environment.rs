@@ -1,6 +1,20 @@
 //! Whether a launcher has already made this process a rank of a job.
 
 use anyhow::{Context as _, bail};
+use ringway::bootstrap::launcher::Placement;
+
+/// What says the place of a process in a pod.
+const POD_VARIABLES: [&str; 9] = [
+    "JOB_COMPLETION_INDEX",
+    "HOSTNAME",
+    "LWS_WORKER_INDEX",
+    "LWS_GROUP_SIZE",
+    "LWS_LEADER_ADDRESS",
+    "RINGWAY_SIZE",
+    "RINGWAY_LOCAL_RANK",
+    "RINGWAY_LOCAL_SIZE",
+    "RINGWAY_ROOT",
+];
 
 /// A launcher and the variables by which it tells a process its place.
 struct Launcher {
@@ -10,15 +24,18 @@ struct Launcher {
     local_size: &'static str,
     /// Whether a size of 1 may just mean "not started as a job" (a shell inside an allocation).
     one_is_none: bool,
+    /// Whether the numbers are those of pods, which may hold several ranks.
+    pods: bool,
 }
 
-const LAUNCHERS: [Launcher; 5] = [
+const LAUNCHERS: [Launcher; 7] = [
     Launcher {
         name: "ringway run",
         rank: "RINGWAY_RANK",
         size: "RINGWAY_SIZE",
         local_size: "RINGWAY_LOCAL_SIZE",
         one_is_none: false,
+        pods: false,
     },
     Launcher {
         name: "torchrun",
@@ -26,6 +43,7 @@ const LAUNCHERS: [Launcher; 5] = [
         size: "WORLD_SIZE",
         local_size: "LOCAL_WORLD_SIZE",
         one_is_none: false,
+        pods: false,
     },
     Launcher {
         name: "mpirun (Open MPI)",
@@ -33,6 +51,7 @@ const LAUNCHERS: [Launcher; 5] = [
         size: "OMPI_COMM_WORLD_SIZE",
         local_size: "OMPI_COMM_WORLD_LOCAL_SIZE",
         one_is_none: false,
+        pods: false,
     },
     Launcher {
         name: "mpiexec (PMI)",
@@ -40,6 +59,7 @@ const LAUNCHERS: [Launcher; 5] = [
         size: "PMI_SIZE",
         local_size: "MPI_LOCALNRANKS",
         one_is_none: false,
+        pods: false,
     },
     Launcher {
         name: "srun",
@@ -47,6 +67,23 @@ const LAUNCHERS: [Launcher; 5] = [
         size: "SLURM_NTASKS",
         local_size: "SLURM_NTASKS_PER_NODE",
         one_is_none: true,
+        pods: false,
+    },
+    Launcher {
+        name: "Kubernetes (indexed Job)",
+        rank: "JOB_COMPLETION_INDEX",
+        size: "RINGWAY_SIZE",
+        local_size: "RINGWAY_LOCAL_SIZE",
+        one_is_none: false,
+        pods: true,
+    },
+    Launcher {
+        name: "Kubernetes (LeaderWorkerSet)",
+        rank: "LWS_WORKER_INDEX",
+        size: "LWS_GROUP_SIZE",
+        local_size: "RINGWAY_LOCAL_SIZE",
+        one_is_none: false,
+        pods: true,
     },
 ];
 
@@ -87,6 +124,9 @@ fn place_in(variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<Option<
             }
             continue;
         };
+        if launcher.pods {
+            return in_pod(launcher.name, &variable).map(Some);
+        }
         let rank = number(launcher.rank, &rank)?;
         let size = number(launcher.size, &size)?;
         if size <= 1 && launcher.one_is_none {
@@ -102,6 +142,18 @@ fn place_in(variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<Option<
         return Ok(Some(Place { launcher: launcher.name, rank, size, local_size }));
     }
     Ok(None)
+}
+
+/// The place of a process in a pod, as the library reads it.
+fn in_pod(name: &'static str, variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<Place> {
+    let read = POD_VARIABLES.iter().filter_map(|name| Some(((*name).to_owned(), variable(name)?)));
+    let place = Placement::from_environment(&read.collect())?;
+    Ok(Place {
+        launcher: name,
+        rank: place.rank,
+        size: place.size,
+        local_size: place.local_size.unwrap_or(1),
+    })
 }
 
 fn number(name: &str, text: &str) -> anyhow::Result<u32> {
@@ -136,6 +188,23 @@ mod tests {
             let found = with(set).unwrap().map(|place| (place.rank, place.size));
             assert_eq!(found, expected, "{set:?}");
         }
+    }
+
+    #[test]
+    fn pods_are_recognised() {
+        let job = [("JOB_COMPLETION_INDEX", "1"), ("RINGWAY_SIZE", "4"), ("RINGWAY_ROOT", "a:1")];
+        let place = with(&job).unwrap().unwrap();
+        assert_eq!((place.rank, place.size, place.local_size), (1, 4, 1));
+        let several = [("RINGWAY_LOCAL_SIZE", "2"), ("RINGWAY_LOCAL_RANK", "1")];
+        let place = with(&[&job[..], &several].concat()).unwrap().unwrap();
+        assert_eq!((place.rank, place.size, place.local_size), (3, 4, 2));
+        let set =
+            [("LWS_WORKER_INDEX", "1"), ("LWS_GROUP_SIZE", "2"), ("LWS_LEADER_ADDRESS", "a.b")];
+        let place = with(&set).unwrap().unwrap();
+        assert_eq!((place.rank, place.size), (1, 2));
+        // A pod of a Job whose pods have nothing to do with each other.
+        assert_eq!(with(&job[..1]).unwrap(), None);
+        assert!(with(&job[..2]).unwrap_err().to_string().contains("RINGWAY_ROOT"));
     }
 
     #[test]

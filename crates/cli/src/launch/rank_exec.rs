@@ -4,9 +4,10 @@
 //! A process can only ask for itself to be ended with its parent, and the wish survives
 //! `execve`; so the launcher starts this program, which asks and then replaces itself.
 
+use crate::exit::ExitCode;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Command, ExitCode};
+use std::process::Command;
 
 use anyhow::Context as _;
 use clap::Args;

@@ -1,7 +1,7 @@
 //! RDMA devices and addresses as tables, with which would be used and why.
 
+use crate::exit::ExitCode;
 use std::net::Ipv6Addr;
-use std::process::ExitCode;
 
 use anyhow::bail;
 use ringway::net::{AddressReport, DeviceReport, PortReport};

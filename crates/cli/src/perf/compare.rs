@@ -1,7 +1,7 @@
 //! `--algo all`: every algorithm beside the others, and how far the planner's choice is from the best.
 //! `--level all`: every level beside the others, and what the stricter one costs.
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 
 use anyhow::Context as _;
 use ringway::Communicator;

@@ -15,6 +15,7 @@ use serde::Serialize;
 use super::settings::{ITERATIONS, Settings, Step};
 use super::stats::IterationStats;
 use super::table::{Cell, Device, Row, Summary};
+use crate::this;
 
 const VERSION: u32 = 3;
 
@@ -146,7 +147,7 @@ pub(crate) struct Results<'a> {
 impl Document {
     /// The document of a finished run by this process.
     pub(crate) fn new(results: &Results<'_>) -> Self {
-        let args = std::env::args_os().map(|arg| arg.to_string_lossy().into_owned()).collect();
+        let args = this::words().iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
         let variables = std::env::vars_os().map(|(name, value)| {
             (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
         });

@@ -1,9 +1,10 @@
 //! Starting the ranks of a measurement: copies of this program, which then join the job.
 
+use crate::exit::ExitCode;
 use std::env;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -13,6 +14,7 @@ use super::settings::Settings;
 use crate::launch::LocalJob;
 use crate::launch::children::{Children, Death, Outcome};
 use crate::output;
+use crate::this;
 
 /// Exit code of a rank 0 that found its port taken: try again on another.
 pub(crate) const EXIT_PORT_TAKEN: u8 = 75;
@@ -58,12 +60,12 @@ fn run_job(
     size: u32,
     after: impl Fn(&Children),
 ) -> anyhow::Result<Outcome> {
-    let program = env::current_exe().context("finding this program's own path")?;
-    let args: Vec<OsString> = env::args_os().skip(1).collect();
+    let (program, first) = this::again()?;
+    let args: Vec<OsString> = [first, this::args()].concat();
     let job = LocalJob::new(size)?;
     let mut children = Children::new()?;
     for rank in 0..size {
-        let mut command = job.command(rank, program.as_os_str(), &args)?;
+        let mut command = job.command(rank, &program, &args)?;
         // Rank 0 prints the table straight to our output; the others only print remarks.
         command.envs(variables.iter().cloned()).stdin(Stdio::null());
         children
@@ -96,8 +98,8 @@ pub(crate) fn adopt_variables(variables: &[(&'static str, String)]) -> anyhow::R
     if variables.iter().all(set) {
         return Ok(());
     }
-    let program = env::current_exe().context("finding this program's own path")?;
-    let error =
-        Command::new(program).args(env::args_os().skip(1)).envs(variables.iter().cloned()).exec();
+    let (program, first) = this::again()?;
+    let mut command = Command::new(program);
+    let error = command.args(first).args(this::args()).envs(variables.iter().cloned()).exec();
     Err(error).context("starting again with the settings of the command line")
 }

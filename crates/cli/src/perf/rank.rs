@@ -5,8 +5,8 @@
 //! *Invariant:* a rank gives its GPU memory back only when no rank of its process waits in a kernel, since
 //! that waits for all of them: after a barrier, or after it has aborted the communicator.
 
+use crate::exit::ExitCode;
 use std::io;
-use std::process::ExitCode;
 
 use anyhow::{Context as _, anyhow};
 use ringway::Communicator;

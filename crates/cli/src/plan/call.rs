@@ -118,7 +118,8 @@ pub(crate) fn ranks(text: &str) -> Result<u32, String> {
     }
 }
 
-fn message_bytes(text: &str) -> Result<u64, String> {
+/// How long a message may be, at most.
+pub(crate) fn message_bytes(text: &str) -> Result<u64, String> {
     match size::parse(text)? {
         bytes @ 64..=0x4000_0000 => Ok(bytes),
         _ => Err("a message has 64 bytes to 1G".to_owned()),

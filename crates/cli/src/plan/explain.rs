@@ -1,7 +1,7 @@
 //! `ringway explain`: the algorithms a call could use, what each would take, and the choice.
 
+use crate::exit::ExitCode;
 use std::io;
-use std::process::ExitCode;
 
 use clap::Args;
 use ringway::config::Config;

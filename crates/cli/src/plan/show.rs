@@ -1,8 +1,8 @@
 //! `ringway plan show`: one plan as a listing, a drawing or JSON.
 
+use crate::exit::ExitCode;
 use std::io;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;

@@ -1,8 +1,8 @@
 //! `ringway plan verify`: proves the catalogue on all cores, or a plan from a file.
 
+use crate::exit::ExitCode;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};

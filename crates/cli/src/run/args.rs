@@ -1,11 +1,12 @@
 //! Arguments of `ringway run`.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 
-/// Start a program as the ranks of a local job
+/// Start a program as the ranks of a job, here or on several hosts
 #[derive(Debug, Args)]
 #[command(
     max_term_width = 80,
@@ -17,15 +18,46 @@ later. The exit code is that of the first rank that failed (128 + signal when
 a signal ended it). Ctrl-C ends all ranks and exits with 130. Colours come on
 a terminal only; RINGWAY_COLOR (always, never) and NO_COLOR change that.
 
+With --hosts, ranks are started over ssh, which must not ask for a password;
+the host localhost is this machine, without ssh. This program must be there in
+the same version, at the same path or at --remote-path. Ranks get this
+directory and these variables, but for those that belong to a login (HOME,
+USER, TMPDIR, SSH_* and the like) and those of other launchers. A host that is
+lost ends the job: within 20 seconds where it just falls silent. Ranks end,
+too, when nothing is heard from this program for a minute.
+
 Examples:
   ringway run -n 4 -- python train.py
   ringway run -n 2 --env NCCL_DEBUG=INFO -- ringway perf all_reduce
-  ringway run -n 3 -- sh -c 'echo I am $RINGWAY_RANK of $RINGWAY_SIZE'"
+  ringway run -n 3 -- sh -c 'echo I am $RINGWAY_RANK of $RINGWAY_SIZE'
+  ringway run --hosts a:8,b:8 -- python train.py
+  ringway run --hosts 'node[01-16]:8' -- ringway perf all_reduce"
 )]
 pub(crate) struct RunArgs {
-    /// Ranks to start [default: one per core, at least 2, at most 8]
+    /// Ranks to start [default: one per core, at least 2, at most 8; with
+    /// hosts one per slot]
     #[arg(short = 'n', long = "ranks", value_name = "N")]
     pub(crate) ranks: Option<u32>,
+
+    /// Hosts to start them on, with ranks on each: a:4,b:4 or node[01-08]:8
+    #[arg(long, value_name = "LIST", conflicts_with = "hostfile")]
+    pub(crate) hosts: Option<String>,
+
+    /// The same from a file: a host on each line, with slots=4
+    #[arg(long, value_name = "FILE")]
+    pub(crate) hostfile: Option<PathBuf>,
+
+    /// The ssh command, with options
+    #[arg(long, value_name = "COMMAND", default_value = "ssh")]
+    pub(crate) ssh: String,
+
+    /// Where ringway is on the hosts [default: where it is here]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) remote_path: Option<OsString>,
+
+    /// Directory of the ranks [default: this one]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) workdir: Option<PathBuf>,
 
     /// Set a variable for every rank (may be repeated)
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]

@@ -26,14 +26,19 @@ pub(crate) struct Label {
 impl Label {
     /// The label of `rank` in a job of `size`, as wide as the widest.
     pub(crate) fn new(rank: u32, size: u32) -> Self {
-        let digits = size.saturating_sub(1).to_string().len();
-        let plain = format!("[{rank:>digits$}] ");
-        let colour = usize::try_from(rank).map_or(0, |rank| COLOURS[rank % COLOURS.len()]);
-        let coloured = format!("\x1b[{colour}m[{rank:>digits$}]\x1b[0m ");
-        Self { plain, coloured }
+        Self::with_host(rank, size, "")
     }
 
-    fn text(&self, colour: bool) -> &str {
+    /// The same, with the host where the rank runs.
+    pub(crate) fn with_host(rank: u32, size: u32, host: &str) -> Self {
+        let digits = size.saturating_sub(1).to_string().len();
+        let space = if host.is_empty() { "" } else { " " };
+        let name = format!("[{rank:>digits$}{space}{host}]");
+        let colour = usize::try_from(rank).map_or(0, |rank| COLOURS[rank % COLOURS.len()]);
+        Self { coloured: format!("\x1b[{colour}m{name}\x1b[0m "), plain: format!("{name} ") }
+    }
+
+    pub(crate) fn text(&self, colour: bool) -> &str {
         if colour { &self.coloured } else { &self.plain }
     }
 }
@@ -74,6 +79,16 @@ impl Forwarder {
         let label = Arc::clone(label);
         let colour = output::stderr_has_colour();
         self.start(move || copy_lines(stream, label.text(colour), output::stderr_bytes))
+    }
+
+    /// Hands a stream on, line by line, to whatever writes it.
+    pub(crate) fn pass(
+        &mut self,
+        stream: impl Read + Send + 'static,
+        label: String,
+        write: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static,
+    ) -> anyhow::Result<()> {
+        self.start(move || copy_lines(stream, &label, write))
     }
 
     fn start(
@@ -158,6 +173,7 @@ mod tests {
     fn labels_are_as_wide_as_the_widest() {
         assert_eq!(Label::new(3, 12).text(false), "[ 3] ");
         assert_eq!(Label::new(11, 12).text(false), "[11] ");
+        assert_eq!(Label::with_host(3, 12, "b").text(false), "[ 3 b] ");
         assert!(Label::new(0, 1).text(true).contains("\x1b["));
     }
 }

@@ -10,6 +10,11 @@ use anyhow::bail;
 
 /// Fails when `program` cannot be started.
 pub(crate) fn check(program: &OsStr) -> anyhow::Result<()> {
+    check_in(program, &env::var_os("PATH").unwrap_or_default())
+}
+
+/// The same with this `PATH`.
+pub(crate) fn check_in(program: &OsStr, path: &OsStr) -> anyhow::Result<()> {
     let name = program.display();
     if program.as_bytes().contains(&b'/') {
         let path = Path::new(program);
@@ -21,8 +26,7 @@ pub(crate) fn check(program: &OsStr) -> anyhow::Result<()> {
         }
         return Ok(());
     }
-    let path = env::var_os("PATH").unwrap_or_default();
-    if env::split_paths(&path).any(|folder| is_program(&folder.join(program))) {
+    if env::split_paths(path).any(|folder| is_program(&folder.join(program))) {
         return Ok(());
     }
     if Path::new(program).exists() {

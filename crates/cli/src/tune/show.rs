@@ -1,7 +1,7 @@
 //! `ringway tune --show`: what is known of a topology.
 
+use crate::exit::ExitCode;
 use std::fmt::Write as _;
-use std::process::ExitCode;
 
 use anyhow::bail;
 use ringway::config::Config;

@@ -1,6 +1,6 @@
 //! What `ringway tune` measures, and what it makes of it.
 
-use std::process::ExitCode;
+use crate::exit::ExitCode;
 
 use anyhow::Context as _;
 use ringway::Communicator;

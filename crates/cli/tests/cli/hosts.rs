@@ -63,11 +63,11 @@ impl Network {
         format!("{}s", self.prefix)
     }
 
-    fn host(&self, host: u32) -> String {
+    pub(crate) fn host(&self, host: u32) -> String {
         format!("{}h{host}", self.prefix)
     }
 
-    fn address(&self, host: u32) -> String {
+    pub(crate) fn address(&self, host: u32) -> String {
         match self.family {
             Family::V4 => format!("10.77.0.{}", host + 1),
             Family::V6 => format!("fd77::{}", host + 1),

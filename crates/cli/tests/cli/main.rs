@@ -4,7 +4,9 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on must stop")]
 
 mod chaos;
+mod cluster;
 mod doctor;
+mod exporter;
 mod fabric;
 #[path = "../../../ringway/tests/fakes/fakes.rs"]
 mod fakes;
@@ -13,13 +15,19 @@ mod help;
 mod hostile;
 mod hosts;
 mod jobs;
+mod k8s;
+mod launchers;
 mod logs;
+mod names;
 mod need;
 mod net;
 mod perf;
 mod plan;
 mod process;
 mod run;
+mod sim;
+mod slurm;
+mod ssh;
 mod topo;
 mod trace;
 mod tune;

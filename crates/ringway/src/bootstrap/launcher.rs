@@ -7,8 +7,10 @@
 //! | Open MPI | `OMPI_COMM_WORLD_RANK`, `…_SIZE` | the host of `mpirun`, candidate ports |
 //! | MPICH (Hydra) | `PMI_RANK`, `PMI_SIZE` | published through `PMI_FD` |
 //! | Slurm | `SLURM_PROCID`, `SLURM_NTASKS` | first node of the step, candidate ports |
+//! | Kubernetes, indexed Job | `JOB_COMPLETION_INDEX`, `RINGWAY_SIZE` | `RINGWAY_ROOT` |
+//! | LeaderWorkerSet | `LWS_WORKER_INDEX`, `LWS_GROUP_SIZE` | `LWS_LEADER_ADDRESS`, candidate ports |
 //!
-//! `RINGWAY_ROOT` or `NCCL_COMM_ID` (`host:port`) names the root for any of them. Where several
+//! `RINGWAY_ROOT` (a list of `host:port`) or `NCCL_COMM_ID` (one) names the root for any of them. Where several
 //! launchers have set their variables (torchrun inside srun), the innermost wins: the first row of
 //! the table that is complete.
 //!
@@ -34,7 +36,7 @@ use super::auth::{Key, digest_of};
 use crate::error::{Error, Result};
 use crate::plan::types::Rank;
 
-pub use hostlist::first_host;
+pub use hostlist::{expand_hosts, first_host};
 pub use recognise::uri_hosts;
 
 /// Variables by name.
@@ -62,6 +64,10 @@ pub enum Launcher {
     Mpich,
     /// `srun`.
     Slurm,
+    /// Kubernetes, as a pod of an indexed Job.
+    Kubernetes,
+    /// Kubernetes, as a pod of a LeaderWorkerSet.
+    LeaderWorkerSet,
 }
 
 impl fmt::Display for Launcher {
@@ -73,6 +79,8 @@ impl fmt::Display for Launcher {
             Self::OpenMpi => "Open MPI",
             Self::Mpich => "MPICH",
             Self::Slurm => "Slurm",
+            Self::Kubernetes => "Kubernetes",
+            Self::LeaderWorkerSet => "LeaderWorkerSet",
         })
     }
 }
@@ -239,6 +247,31 @@ pub fn candidate_ports(identity: &str) -> Vec<u16> {
         round += 1;
     }
     ports
+}
+
+/// Where a list of `host:port` says the root is.
+fn roots(name: &str, value: &str) -> Result<RootHint> {
+    let words = value.split(',').map(str::trim).filter(|word| !word.is_empty());
+    let mut places = words.map(|word| host_and_port(name, word)).collect::<Result<Vec<_>>>()?;
+    match places.len() {
+        0 => Err(Error::argument(format!("{name}={value}: expected host:port"))),
+        1 => {
+            let (host, port) = places.remove(0);
+            Ok(RootHint::At { host, port })
+        }
+        _ => {
+            let (mut hosts, mut ports) = (Vec::new(), Vec::new());
+            for (host, port) in places {
+                if !hosts.contains(&host) {
+                    hosts.push(host);
+                }
+                if !ports.contains(&port) {
+                    ports.push(port);
+                }
+            }
+            Ok(RootHint::Candidates { hosts, ports })
+        }
+    }
 }
 
 /// Splits `host:port`, `[v6]:port`.

@@ -19,6 +19,7 @@
 //! *Invariant:* whatever goes wrong, every rank that reached the root leaves with the same first
 //! cause.
 
+mod lookup;
 pub(super) mod place;
 pub(super) mod root;
 
@@ -28,12 +29,14 @@ use serde::{Deserialize, Serialize};
 
 use super::PeerInfo;
 use super::auth::{Hello, Key, Purpose, random_bytes};
-use super::dial::{Dialer, Target};
+use super::dial::Dialer;
 use super::exchange;
 use super::frame::{ControlStream, FrameError, Side};
 use super::socket;
 use crate::error::{Error, ErrorKind, Result};
 use crate::plan::types::Rank;
+
+pub(crate) use lookup::Whereabouts;
 
 /// Kinds of the bootstrap's own frames. Users of a control connection take kinds from
 /// [`message::USER_FIRST`] on.
@@ -58,6 +61,8 @@ pub mod message {
 pub(crate) const ROOT: Rank = Rank::MAX;
 /// How long a wrong secret at the root's address may be a root of yesterday that is still ending.
 const SECRET_PATIENCE: Duration = Duration::from_secs(3);
+/// How long nobody answers before the root's name is asked for again.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// How long the root's verdict is waited for after something went wrong here.
 const VERDICT_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -118,8 +123,8 @@ pub(crate) struct Enrolment<'a> {
     pub(crate) size: u32,
     pub(crate) key: &'a Key,
     pub(crate) communicator: u64,
-    /// Finds the root's addresses; asked again while name resolution fails.
-    pub(crate) targets: &'a dyn Fn() -> Result<Vec<Target>>,
+    /// Where the root is.
+    pub(crate) whereabouts: &'a Whereabouts<'a>,
     /// The root's place, for messages.
     pub(crate) asked_at: &'a str,
     pub(crate) timeout: Duration,
@@ -217,9 +222,12 @@ fn reach(enrolment: &Enrolment<'_>) -> Result<ControlStream> {
     };
     // Many ranks that knock at a root which is not up yet: the pause grows with their number.
     let pause_max = Duration::from_millis(50 + u64::from(enrolment.size) / 4);
-    let targets = resolve(enrolment)?;
-    let mut dialer = Dialer::new(enrolment.key.clone(), hello, targets, pause_max);
+    let who = enrolment.me.identity();
+    let mut targets = enrolment.whereabouts.find(&who, enrolment.timeout, enrolment.deadline)?;
+    let dial = |targets| Dialer::new(enrolment.key.clone(), hello, targets, pause_max);
+    let mut dialer = dial(targets.clone());
     let started = Instant::now();
+    let (mut question, mut ask_at) = (None, started + ASK_AGAIN);
     loop {
         if let Some(connected) = dialer.advance() {
             return exchange::framed(connected.stream, connected.session_key, Side::Dialer);
@@ -229,24 +237,25 @@ fn reach(enrolment: &Enrolment<'_>) -> Result<ControlStream> {
         if hostile || now >= enrolment.deadline {
             return Err(no_root(enrolment, &dialer));
         }
-        let mut fds = Vec::new();
-        dialer.register(&mut fds);
-        socket::wait(&mut fds, dialer.wake_at().min(enrolment.deadline))
-            .map_err(|error| Error::system("wait for the root", error))?;
-    }
-}
-
-fn resolve(enrolment: &Enrolment<'_>) -> Result<Vec<Target>> {
-    let mut pause = Duration::from_millis(10);
-    loop {
-        match (enrolment.targets)() {
-            Ok(targets) => return Ok(targets),
-            Err(error) if Instant::now() + pause >= enrolment.deadline => return Err(error),
-            Err(_) => {
-                std::thread::sleep(pause);
-                pause = (pause * 2).min(Duration::from_secs(1));
+        if now >= ask_at {
+            question = question.or_else(|| enrolment.whereabouts.ask_again());
+            ask_at = now + ASK_AGAIN;
+        }
+        if let Some(answer) = question.as_ref().and_then(lookup::Question::answer) {
+            question = None;
+            // Who was let in already stays, wherever the name leads now.
+            if let Ok(found) = answer
+                && found != targets
+                && !dialer.has_proved()
+            {
+                dialer = dial(found.clone());
+                targets = found;
             }
         }
+        let mut fds = Vec::new();
+        dialer.register(&mut fds);
+        socket::wait(&mut fds, dialer.wake_at().min(enrolment.deadline).min(ask_at))
+            .map_err(|error| Error::system("wait for the root", error))?;
     }
 }
 

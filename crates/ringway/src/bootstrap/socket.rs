@@ -10,12 +10,33 @@ use rustix::event::{PollFd, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 
+use crate::interrupt;
+
 /// Connections the kernel queues for us: every rank of a large job may knock at the same moment.
 const BACKLOG: i32 = 4096;
 
-/// Waits until one of `fds` is ready (`true`) or the deadline passes (`false`).
+/// Waits until one of `fds` is ready (`true`) or the deadline passes (`false`). An error where the caller wants out.
 pub(crate) fn wait(fds: &mut [PollFd<'_>], deadline: Instant) -> io::Result<bool> {
-    let left = deadline.saturating_duration_since(Instant::now());
+    let mut left = deadline.saturating_duration_since(Instant::now());
+    if interrupt::is_asked() {
+        while left > interrupt::EVERY {
+            if interrupt::wanted() {
+                return Err(io::Error::other("interrupted"));
+            }
+            if poll_for(fds, interrupt::EVERY)? {
+                return Ok(true);
+            }
+            left = deadline.saturating_duration_since(Instant::now());
+        }
+        // Also where waits are short, but many.
+        if interrupt::wanted() {
+            return Err(io::Error::other("interrupted"));
+        }
+    }
+    poll_for(fds, left)
+}
+
+fn poll_for(fds: &mut [PollFd<'_>], left: Duration) -> io::Result<bool> {
     let timeout = Timespec {
         tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(left.subsec_nanos()),

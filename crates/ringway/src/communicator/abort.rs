@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Communicator;
+use super::{Communicator, Inner};
 use crate::control::Report;
 use crate::error::Error;
 
@@ -20,9 +20,7 @@ impl Communicator {
     /// });
     /// ```
     pub fn abort(&self, reason: &str) {
-        self.inner.given_up.store(true, Ordering::Release);
-        self.inner.control.report(Report::Aborted { rank: self.rank(), reason: reason.to_owned() });
-        self.inner.abort_gpu(reason);
+        self.inner.abort(reason);
     }
 
     /// The error that has broken the communicator, once its ranks agree on it; every call
@@ -30,6 +28,14 @@ impl Communicator {
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
         self.inner.control.verdict()
+    }
+}
+
+impl Inner {
+    pub(super) fn abort(&self, reason: &str) {
+        self.given_up.store(true, Ordering::Release);
+        self.control.report(Report::Aborted { rank: self.rank, reason: reason.to_owned() });
+        self.abort_gpu(reason);
     }
 }
 

@@ -18,6 +18,7 @@ use crate::bootstrap::gate::Rejections;
 use crate::bootstrap::rails;
 use crate::control::{Acceptor, Health, Report};
 use crate::error::{Error, ErrorKind, Result};
+use crate::interrupt;
 use crate::plan::types::Rank;
 use crate::transport::tcp;
 use crate::transport::tls;
@@ -115,6 +116,10 @@ impl Arrivals {
                 return Some(connection);
             }
             let rest = deadline.checked_duration_since(Instant::now())?;
+            if interrupt::wanted() {
+                return None;
+            }
+            let rest = if interrupt::is_asked() { rest.min(interrupt::EVERY) } else { rest };
             let waited = self.met.wait_timeout(meetings, rest);
             meetings = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -131,7 +136,8 @@ impl Arrivals {
         let mut wait = Wait::begin();
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         while streams.get(&peer).is_none_or(|arrived| arrived.lanes.len() < arrived.count) {
-            if health.is_raised() || wait.has_left(peer, health, clock.waited(Duration::ZERO)) {
+            let gone = wait.has_left(peer, health, clock.waited(Duration::ZERO));
+            if gone || health.is_raised() || interrupt::wanted() {
                 return Ok(None);
             }
             if clock.left(Duration::ZERO).is_none() {
@@ -343,7 +349,8 @@ pub(crate) fn connect(
             }
             Err(error) => {
                 let waited = clock.waited(Duration::ZERO);
-                if health.is_raised() || wait.has_left(peer, health, waited) {
+                let gone = wait.has_left(peer, health, waited);
+                if gone || health.is_raised() || interrupt::wanted() {
                     return Ok(None);
                 }
                 // Nobody who stands in the peer's place goes away by being asked again.

@@ -1,9 +1,13 @@
 //! The engine of a communicator: begins operations, polls them to their end, and knows what to
 //! say when one does not end.
 
+mod messages;
+
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+pub(crate) use messages::MessagePart;
 
 use super::clock::Clock;
 use super::connect::{self, Arrivals, Connections};
@@ -13,7 +17,8 @@ use super::scratch::ScratchUse;
 use crate::bootstrap::Session;
 use crate::control::{Health, Journal, Report, Signature, VERDICT_WAIT};
 use crate::error::{Error, ErrorKind, Result};
-use crate::executor::{Execution, Fabric as _, Links, Part, Prepared, Progress};
+use crate::executor::{Execution, Fabric as _, Links, Progress};
+use crate::interrupt;
 use crate::plan::algorithm::Algorithm;
 use crate::plan::types::Rank;
 use crate::recorder::{Entry, Watched};
@@ -31,11 +36,14 @@ const SILENT_AFTER: Duration = Duration::from_millis(250);
 pub(super) const ASK_AFTER: Duration = Duration::from_millis(50);
 
 /// How long a wait for a rank that has left stands: what it sent before may have to be sent again by the kernel, which
-/// waits 200 ms before that.
-pub(super) const LEFT_AFTER: Duration = Duration::from_millis(400);
+/// waits 200 ms before that, and 400 more before it tries once again.
+pub(super) const LEFT_AFTER: Duration = Duration::from_millis(700);
 
 /// How long the goodbye of a rank whose connection has ended may be on its way.
 const GOODBYE_AFTER: Duration = Duration::from_millis(100);
+
+/// What the others are told when this rank's caller wants out of a wait.
+pub(super) const INTERRUPTED: &str = "it was interrupted while it waited";
 
 /// When calls of at most so many bytes began is noted after their first steps: these take a microsecond or two.
 const NOTED_LATER: usize = 8 << 10;
@@ -94,14 +102,6 @@ pub(crate) struct Entering {
     start: u64,
     /// How often one then looked for the others in vain.
     looks: u32,
-}
-
-/// A message to be sent or received.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct MessagePart {
-    pub(crate) peer: Rank,
-    pub(crate) area: Area,
-    pub(crate) sends: bool,
 }
 
 /// What ranks must agree on before they can work together, and what is noted of it.
@@ -236,106 +236,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Runs a batch of messages: those of one peer and direction in order, all others at once.
-    ///
-    /// # Safety
-    /// As for [`Execution::begin`], for every area.
-    #[expect(unsafe_code, reason = "passes the caller's promise on")]
-    pub(crate) unsafe fn exchange(
-        &mut self,
-        batch: &[MessagePart],
-        mapped: &dyn Fn(Rank) -> bool,
-        deadline: Duration,
-    ) -> Result<()> {
-        let mut clock = Clock::new(deadline);
-        let mut rest: Vec<MessagePart> = batch.to_vec();
-        while !rest.is_empty() {
-            let (mut wave, mut later): (Vec<MessagePart>, Vec<MessagePart>) = Default::default();
-            for part in rest {
-                let taken = wave.iter().any(|w| w.peer == part.peer && w.sends == part.sends);
-                if taken { later.push(part) } else { wave.push(part) }
-            }
-            rest = later;
-            let peers: Vec<Rank> = wave.iter().map(|part| part.peer).collect();
-            // Where somebody watches: what the wave is, and when it began.
-            let metering = self.metered.as_ref().map(|_| {
-                let sizes = wave.iter().map(|part| (part.sends, part.area.bytes));
-                (sizes.collect::<Vec<_>>(), self.journal.recorder().now())
-            });
-            let mut executions = Vec::with_capacity(wave.len());
-            let mut numbers = Vec::with_capacity(wave.len());
-            for part in wave {
-                // SAFETY: the caller's promise.
-                let execution = unsafe { self.begin_message(part, mapped(part.peer)) };
-                let what = (execution.operation().1.sequence, part.area.bytes as u64);
-                let recorder = self.journal.recorder();
-                numbers.push(recorder.begin_message(part.peer, part.sends, what));
-                executions.push(execution);
-            }
-            let remote_scratch = self.own.layout().message_slots(self.session.rank);
-            let mut running: Vec<Running<'_>> = executions
-                .iter_mut()
-                .zip(&numbers)
-                .map(|(execution, number)| Running {
-                    execution,
-                    message: Some(*number),
-                    pairs: None,
-                    remote_scratch,
-                    begun: false,
-                    done: false,
-                })
-                .collect();
-            let outcome = match self.connect(&peers, &mut clock) {
-                Ok(()) => self.run(&mut running, &mut clock),
-                unconnected => unconnected,
-            };
-            for (number, one) in numbers.iter().zip(&running) {
-                self.journal.recorder().end_message(*number, outcome.is_err() && !one.done);
-            }
-            outcome?;
-            if let (Some(metered), Some((sizes, began))) = (&self.metered, metering) {
-                let took = self.journal.recorder().now().saturating_sub(began);
-                for (sends, bytes) in sizes {
-                    metered.meter.messages(sends).add(bytes as u64, took);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// # Safety
-    /// As for [`Execution::begin`].
-    #[expect(unsafe_code, reason = "passes the caller's promise on")]
-    unsafe fn begin_message(&mut self, part: MessagePart, mapped: bool) -> Execution {
-        let layout = self.own.layout();
-        let message = crate::plan::message::Message {
-            bytes: part.area.bytes as u64,
-            mapped,
-            scratch_bytes: layout.message_bytes,
-        };
-        let counts = &mut self.messages[part.peer as usize];
-        let (context, sequence) = if part.sends {
-            counts.0 += 1;
-            (Context::Send, counts.0 - 1)
-        } else {
-            counts.1 += 1;
-            (Context::Receive, counts.1 - 1)
-        };
-        let plan = if part.sends { message.send(part.peer) } else { message.receive(part.peer) };
-        let base = layout.message_slots(part.peer);
-        let scratch = self.own_area(base, layout.message_bytes);
-        let area = [part.area];
-        let areas: (&[Area], &[Area]) = if part.sends { (&area, &[]) } else { (&[], &area) };
-        let tag = OperationTag { sequence, tag: message_tag(sequence, part.area.bytes as u64) };
-        let prepared = Arc::new(Prepared::new(plan));
-        let bytes =
-            Part { data_type: crate::plan::types::DataType::U8, kernel: None, scales: Vec::new() };
-        let mut execution = Execution::new(prepared, vec![bytes], Arc::new([]));
-        // SAFETY: the caller's promise.
-        unsafe { execution.begin(areas, (scratch, base), (context, tag), 0) };
-        execution
-    }
-
     fn own_area(&self, base: u64, bytes: u64) -> Area {
         let address = self.own.area().at(base, bytes).expect("the layout holds its own parts");
         Area { address, bytes: usize::try_from(bytes).expect("mapped") }
@@ -371,6 +271,7 @@ impl Engine {
                 connect::connect(&self.session, &self.arrivals, wanted, &self.health, clock);
             let mut lanes = match found {
                 Ok(Some(lanes)) => lanes,
+                Ok(None) if interrupt::wanted() => return Err(self.interrupted()),
                 Ok(None) => return Err(self.verdict()),
                 Err(error) => {
                     self.health.report(match error.kind() {
@@ -493,6 +394,9 @@ impl Engine {
             match idle.pass() {
                 Next::Look => {}
                 Next::Sleep(limit) if lying => {
+                    if interrupt::wanted() {
+                        return Err(self.interrupted());
+                    }
                     let waited = idle.waited();
                     let Some(left) = clock.left(waited) else {
                         self.count_wait(slept_for, waited);
@@ -634,6 +538,13 @@ impl Engine {
         self.journal.note_silent(silent.map(|(peer, ms)| (peer, ms.min(millis(waited)))));
     }
 
+    /// The caller wants out: the communicator is given up, as there is no way to take back what was sent.
+    fn interrupted(&self) -> Error {
+        self.health
+            .report(Report::Aborted { rank: self.session.rank, reason: INTERRUPTED.to_owned() });
+        self.verdict()
+    }
+
     fn late(&self, peer: Rank, waited: Duration, running: &[Running<'_>]) -> Error {
         self.note_silence(waited);
         let sequence = running
@@ -691,10 +602,4 @@ fn micros(duration: Duration) -> u64 {
 
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// What two ends of a message must agree on; never 0.
-fn message_tag(sequence: u64, bytes: u64) -> u32 {
-    let mixed = (sequence ^ bytes.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    u32::try_from(mixed >> 32).map_or(1, |tag| tag | 1)
 }

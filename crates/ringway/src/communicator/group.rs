@@ -5,8 +5,10 @@
 
 use std::marker::PhantomData;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::engine::{Agreement, MessagePart};
+use super::work::Afterwards;
 use super::{Communicator, Desk, Inner, Request, pairs, signature, wrong_size};
 use crate::call::Call;
 use crate::control::Signature;
@@ -39,6 +41,7 @@ pub struct Group<'a> {
     pub(super) messages: Vec<MessagePart>,
     /// Inputs of calls in place that no plan can do in place.
     pub(super) copies: Vec<Vec<u8>>,
+    deadline: Option<Duration>,
     buffers: PhantomData<&'a mut [u8]>,
 }
 
@@ -50,6 +53,7 @@ impl Communicator {
             requests: Vec::new(),
             messages: Vec::new(),
             copies: Vec::new(),
+            deadline: None,
             buffers: PhantomData,
         }
     }
@@ -92,6 +96,12 @@ impl<'a> Group<'a> {
         Ok(())
     }
 
+    /// Gives its messages so long, instead of what the settings say; calls have deadlines of their own.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
     pub(super) fn check_peer(&self, peer: Rank) -> Result<()> {
         let size = self.communicator.size();
         if peer < size {
@@ -105,11 +115,40 @@ impl<'a> Group<'a> {
     /// # Errors
     /// The ranks' calls differ, a rank died, or the deadline passed.
     pub fn run(mut self) -> Result<()> {
+        let messages = self.split_messages();
+        copy_to_self(&messages.0)?;
+        self.communicator.run_now(&self.requests, &messages.1, self.deadline)
+    }
+
+    /// Messages to the own rank, and all others.
+    fn split_messages(&mut self) -> (Vec<MessagePart>, Vec<MessagePart>) {
         let own = self.communicator.rank();
-        let (to_self, messages): (Vec<_>, Vec<_>) =
-            self.messages.drain(..).partition(|part| part.peer == own);
-        copy_to_self(&to_self)?;
-        self.communicator.run_now(&self.requests, &messages)
+        self.messages.drain(..).partition(|part| part.peer == own)
+    }
+
+    /// Starts everything, behind all that was called before, and returns; `done` is told how it ended, as with
+    /// [`Communicator::start_at`].
+    ///
+    /// # Errors
+    /// The background thread cannot be started; then `done` is not called.
+    ///
+    /// # Safety
+    /// Until `done` is called, all buffers of the group stay where they are and nobody else touches them.
+    #[expect(unsafe_code, reason = "the buffers are used after this returns")]
+    pub unsafe fn start(
+        mut self,
+        done: impl FnOnce(Result<()>) -> Option<Afterwards> + Send + 'static,
+    ) -> Result<()> {
+        let (to_self, messages) = self.split_messages();
+        let (requests, copies) =
+            (std::mem::take(&mut self.requests), std::mem::take(&mut self.copies));
+        let deadline = self.deadline;
+        let job = move |inner: &Inner| {
+            let _until_it_is_over = copies;
+            copy_to_self(&to_self)?;
+            inner.run(&requests, &messages, deadline)
+        };
+        self.communicator.submit(Box::new(job), Box::new(done))
     }
 }
 

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 
+use crate::interrupt;
+
 /// A queue of turns. Who need not wait takes no lock.
 #[derive(Debug, Default)]
 pub(crate) struct Order {
@@ -24,19 +26,34 @@ impl Order {
         Ticket(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Waits for the ticket's turn; the turn ends when the result is dropped.
+    /// Waits for the ticket's turn; the turn ends when the result is dropped. Where this thread's caller wants out
+    /// meanwhile, `interrupted` is called once: it sees to it that those who come before end.
     ///
     /// # Memory ordering
     /// `serving` is released by the end of a turn and acquired by the next. A thread that is about
     /// to wait says so before it looks at `serving` again, and the end of a turn looks whether
     /// somebody waits after it has moved `serving` on; all four are sequentially consistent, so
     /// one of the two sees the other.
-    pub(crate) fn wait(&self, ticket: Ticket) -> Turn<'_> {
+    pub(crate) fn wait(&self, ticket: Ticket, interrupted: impl FnOnce()) -> Turn<'_> {
         if self.serving.load(Ordering::Acquire) != ticket.0 {
             self.waiting.fetch_add(1, Ordering::SeqCst);
+            let mut interrupted = interrupt::is_asked().then_some(interrupted);
             let mut guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
             while self.serving.load(Ordering::SeqCst) != ticket.0 {
-                guard = self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+                if interrupted.is_none() {
+                    guard = self.changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
+                    continue;
+                }
+                let waited = self.changed.wait_timeout(guard, interrupt::EVERY);
+                guard = waited.unwrap_or_else(PoisonError::into_inner).0;
+                // Without the lock: the caller is asked, and may take its time.
+                drop(guard);
+                if interrupt::wanted()
+                    && let Some(interrupted) = interrupted.take()
+                {
+                    interrupted();
+                }
+                guard = self.lock.lock().unwrap_or_else(PoisonError::into_inner);
             }
             self.waiting.fetch_sub(1, Ordering::SeqCst);
         }
@@ -78,7 +95,7 @@ mod tests {
             .map(|(index, ticket)| {
                 let (order, log) = (Arc::clone(&order), Arc::clone(&log));
                 std::thread::spawn(move || {
-                    let _turn = order.wait(ticket);
+                    let _turn = order.wait(ticket, || ());
                     log.lock().unwrap().push(index);
                 })
             })

@@ -75,8 +75,7 @@ impl Communicator {
         let rank = Rank::try_from(rank).map_err(|_| Error::internal("too many ranks"))?;
         let size = u32::try_from(members.len()).map_err(|_| Error::internal("too many ranks"))?;
         let config = self.inner.config.clone();
-        let ticket = self.inner.order.take();
-        let turn = self.inner.order.wait(ticket);
+        let turn = self.inner.turn();
         let desk = self.desk();
         let session = &desk.engine.session;
         let deadline = Instant::now() + config.init_timeout;
@@ -155,8 +154,7 @@ impl Communicator {
             ));
         }
         let config = self.inner.config.clone();
-        let ticket = self.inner.order.take();
-        let turn = self.inner.order.wait(ticket);
+        let turn = self.inner.turn();
         let desk = self.desk();
         let deadline = Instant::now() + config.init_timeout;
         let (session, arrivals) = (&desk.engine.session, &desk.engine.arrivals);

@@ -101,7 +101,7 @@ impl Channel for Communicator {
         };
         let parts: Vec<MessagePart> = pieces.iter().map(part).collect::<Result<_>>()?;
         // The caller promises all areas until this returns.
-        self.run_now(&[], &parts)
+        self.run_now(&[], &parts, None)
     }
 
     fn keep(&self, address: *mut u8, bytes: usize) {

@@ -1,20 +1,20 @@
 //! Calls that run in the background.
 //!
-//! The buffers move into the call and come back from [`Work::wait`]: while the call runs, nobody
-//! else can touch them.
+//! [`Communicator::start_at`] takes buffers by address, for callers in other languages. All else stands on it: there the
+//! buffers move into the call and come back from [`Work::wait`], so that while the call runs nobody else can touch them.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::known::Buffers;
 use super::order::Ticket;
 use super::{Communicator, Inner};
 use crate::call::Call;
-use crate::element::{self, Element};
+use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::plan::types::{Collective, ReduceOp};
-use crate::transport::Area;
 
 /// A call under way.
 ///
@@ -85,12 +85,17 @@ impl<T> Work<T> {
     }
 }
 
-type Job = Box<dyn FnOnce(&Inner) + Send>;
+type Job = Box<dyn FnOnce(&Inner) -> Result<()> + Send>;
+type Done = Box<dyn FnOnce(Result<()>) -> Option<Afterwards> + Send>;
+
+/// What is left to do when the turn of background work is over; see [`Communicator::start_at`].
+pub type Afterwards = Box<dyn FnOnce() + Send>;
 
 /// The thread that runs background calls; started by the first of them.
 #[derive(Debug, Default)]
 pub(super) struct Worker {
     jobs: Option<Sender<Queued>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 /// A call on its way to the worker. It keeps its communicator alive: the handles may go before
@@ -98,7 +103,33 @@ pub(super) struct Worker {
 struct Queued {
     ticket: Ticket,
     job: Job,
+    done: Done,
     inner: Arc<Inner>,
+}
+
+impl Queued {
+    fn run(self) {
+        let Self { ticket, job, done, inner } = self;
+        let turn = inner.await_turn(ticket);
+        let outcome = catch_unwind(AssertUnwindSafe(|| job(&inner)));
+        let outcome = outcome.unwrap_or_else(|_| {
+            // The others must not wait for what will never come.
+            inner.abort("a call of it panicked in the background");
+            Err(Error::internal(
+                "a call panicked in the background, which is a bug; see its output",
+            ))
+        });
+        let ended = catch_unwind(AssertUnwindSafe(|| {
+            let afterwards = done(outcome);
+            drop(turn);
+            if let Some(afterwards) = afterwards {
+                afterwards();
+            }
+        }));
+        if ended.is_err() {
+            inner.abort("what it does at the end of a background call panicked");
+        }
+    }
 }
 
 impl Communicator {
@@ -135,44 +166,66 @@ impl Communicator {
             self.check_bytes(call, size_of_val(&input[..]), size_of_val(&output[..]))?;
         }
         let state = Arc::new(State { outcome: Mutex::new(None), done: Condvar::new() });
-        let (shared, call) = (Arc::clone(&state), call.clone());
-        let queued = self.inner.recording.now();
-        let job = Box::new(move |inner: &Inner| {
-            let source = element::as_bytes(&input);
-            let from = Area { address: source.as_ptr().cast_mut(), bytes: source.len() };
-            let target = element::as_bytes_mut(&mut output);
-            let to = Area { address: target.as_mut_ptr(), bytes: target.len() };
-            let buffers = if in_place { Buffers::InPlace(to) } else { Buffers::Apart(from, to) };
-            let outcome = inner.call_queued(&call, buffers, queued).map(|()| output);
+        let shared = Arc::clone(&state);
+        let from = if in_place { std::ptr::null() } else { input.as_ptr().cast() };
+        let to = output.as_mut_ptr().cast();
+        let done = move |outcome: Result<()>| {
+            let _until_now = input;
+            let outcome = outcome.map(|()| output);
             *shared.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
             shared.done.notify_all();
-        });
-        self.submit(job)?;
+            None
+        };
+        // SAFETY: `done` owns both vectors, whose sizes were checked; nobody else has their elements until it runs.
+        #[expect(unsafe_code, reason = "the vectors wait in `done`")]
+        unsafe {
+            self.start_at(call, from, to, done)?;
+        }
         Ok(Work { state })
     }
 
-    /// Queues a job behind everything that was called before it.
-    fn submit(&self, job: Job) -> Result<()> {
+    /// Queues a job behind everything that was called before it. `done` is told how it ended, in its turn.
+    pub(super) fn submit(&self, job: Job, done: Done) -> Result<()> {
         let mut worker = self.inner.worker.lock().unwrap_or_else(PoisonError::into_inner);
         if worker.jobs.is_none() {
             let (sender, receiver) = channel::<Queued>();
-            std::thread::Builder::new()
+            let thread = std::thread::Builder::new()
                 .name(format!("ringway-work-{}", self.rank()))
-                .spawn(move || {
-                    for Queued { ticket, job, inner } in receiver {
-                        let _turn = inner.order.wait(ticket);
-                        job(&inner);
-                    }
-                })
+                .spawn(move || receiver.into_iter().for_each(Queued::run))
                 .map_err(|e| Error::system("cannot start the background thread", e))?;
-            worker.jobs = Some(sender);
+            *worker = Worker { jobs: Some(sender), thread: Some(thread) };
         }
         let ticket = self.inner.order.take();
-        worker
-            .jobs
-            .as_ref()
-            .expect("started just now")
-            .send(Queued { ticket, job, inner: Arc::clone(&self.inner) })
-            .map_err(|_| Error::internal("the background thread has ended"))
+        let queued = Queued { ticket, job, done, inner: Arc::clone(&self.inner) };
+        let jobs = worker.jobs.as_ref().expect("started just now");
+        jobs.send(queued).map_err(|_| Error::internal("the background thread has ended"))
+    }
+
+    /// Waits until everything that was called or started on this rank before is over, well or not, and the background
+    /// thread has ended; it starts again with the next work. Dropping the last handle then leaves nothing behind.
+    ///
+    /// Returns at once in the background thread itself.
+    ///
+    /// ```
+    /// use ringway::ReduceOp;
+    /// ringway::testing::world(2, |comm| {
+    ///     let work = comm.start_all_reduce(vec![comm.rank()], ReduceOp::Max).unwrap();
+    ///     comm.drain();
+    ///     assert!(work.is_done());
+    /// });
+    /// ```
+    pub fn drain(&self) {
+        let worker = || self.inner.worker.lock().unwrap_or_else(PoisonError::into_inner);
+        let this = std::thread::current().id();
+        if worker().thread.as_ref().is_some_and(|thread| thread.thread().id() == this) {
+            return;
+        }
+        drop(self.inner.turn());
+        let Worker { jobs, thread } = std::mem::take(&mut *worker());
+        drop(jobs);
+        if let Some(thread) = thread {
+            // It contains the panics of all it runs.
+            let _ended = thread.join();
+        }
     }
 }

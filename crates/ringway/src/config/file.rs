@@ -57,6 +57,16 @@ impl Environment {
         self
     }
 
+    /// The same with these variables laid over it.
+    #[must_use]
+    pub fn with<N: Into<String>, V: Into<String>>(
+        mut self,
+        variables: impl IntoIterator<Item = (N, V)>,
+    ) -> Self {
+        self.variables.extend(variables.into_iter().map(|(n, v)| (n.into(), v.into())));
+        self
+    }
+
     /// A variable's value.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {

@@ -369,10 +369,10 @@ pub(super) static TABLE: &[Entry] = &[
          signal that the program handles itself, or ignores, is left to it.",
         |c, v| put(&mut c.trace_on, parse::words(v).into_iter().map(TraceEvent::parse).collect()),
         |c| list_or(&c.trace_on, "nothing")),
-    entry(LOG, "RINGWAY_METRICS", "port, address:port, or unix:/path with %p (process)",
+    entry(LOG, "RINGWAY_METRICS", "port, address:port, unix:/path with %p (process), or exporter",
         "Where each process serves metrics of its communicators as Prometheus text, over HTTP: the first port that is free from \
          this one on, of the loopback interface unless an address is given, or a Unix socket that its user alone may open. \
-         Where unset there are none.",
+         With exporter that is where `ringway exporter` looks, /run/ringway. Where unset there are none.",
         |c, v| put(&mut c.metrics, MetricsPlace::parse(v).map(Some)),
         |c| c.metrics.as_ref().map_or_else(|| "unset".to_owned(), |place| parse::shown(&place.to_string()))),
 

@@ -116,6 +116,7 @@ fn good_values_are_taken_without_a_word() {
         ("RINGWAY_METRICS", "9400", "127.0.0.1:9400"),
         ("RINGWAY_METRICS", "[::]:9400", "[::]:9400"),
         ("RINGWAY_METRICS", "unix:/run/r/%p", "unix:/run/r/%p"),
+        ("RINGWAY_METRICS", "exporter", "unix:/run/ringway/%h-%p.sock"),
         ("NCCL_DEBUG_FILE", "/dev/stdout", "stdout"),
         ("RINGWAY_CACHE_DIR", "/var/cache", "/var/cache"),
         ("XDG_CACHE_HOME", "/home/a/.cache", "/home/a/.cache"),

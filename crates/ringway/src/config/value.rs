@@ -267,6 +267,10 @@ impl fmt::Display for LogFile {
     }
 }
 
+/// Where `ringway exporter` looks for the sockets of jobs. Processes of containers may share their numbers, not their
+/// host's name.
+const EXPORTER_SOCKET: &str = "/run/ringway/%h-%p.sock";
+
 /// Where metrics are served (`RINGWAY_METRICS`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MetricsPlace {
@@ -279,8 +283,13 @@ pub enum MetricsPlace {
 impl MetricsPlace {
     pub(super) fn parse(text: &str) -> Result<Self, Problem> {
         let wrong = || {
-            Problem::new("not a port, address:port, [ipv6]:port or unix:/path with %p (process)")
+            Problem::new(
+                "not a port, address:port, [ipv6]:port, unix:/path with %p (process) or exporter",
+            )
         };
+        if text == "exporter" {
+            return Ok(Self::Unix(EXPORTER_SOCKET.to_owned()));
+        }
         if let Some(path) = text.strip_prefix("unix:") {
             return if path.starts_with('/') {
                 Ok(Self::Unix(path.to_owned()))

@@ -222,6 +222,10 @@ impl Fabric for Links {
     fn show(&mut self, tag: OperationTag, card: u16, values: (*const u8, usize)) {
         shm::turn_up(&self.own, tag, card, values);
         self.shown = true;
+        // Those of the others come meanwhile, all at once.
+        for link in self.links.iter().flatten() {
+            link.fetch_card(tag.sequence, card);
+        }
         if self.shown_at == 0 {
             self.shown_at = self.counter.now();
         }

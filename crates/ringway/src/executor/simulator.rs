@@ -15,7 +15,7 @@
 //! ```
 //!
 //! 10,000 seeds run with the tests, and as many as `RINGWAY_SEEDS` says; `RINGWAY_SEED=n cargo test -p ringway --lib simulator::replay
-//! -- --nocapture` replays one, with a log.
+//! -- --nocapture` replays one, with a log, and `those_who_are_left_go_on` in place of `simulator::replay` the recovery of that seed.
 
 #![allow(unsafe_code, reason = "fills and reads scratch that only this thread uses")]
 #![expect(clippy::print_stdout, reason = "failing seeds and the log of a replay")]
@@ -41,6 +41,12 @@ const SEEDS: u64 = 10_000;
 /// How many seeds to run.
 fn seeds() -> u64 {
     std::env::var("RINGWAY_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(SEEDS)
+}
+
+/// The one seed that is to be run, with a log.
+fn seed_to_replay() -> Option<u64> {
+    let seed = std::env::var("RINGWAY_SEED").ok()?;
+    Some(seed.parse().expect("RINGWAY_SEED is a whole number"))
 }
 
 /// Runs one seed.
@@ -118,7 +124,7 @@ fn run_all(seeds: impl Iterator<Item = u64>) {
 
 #[test]
 fn replay() {
-    if let Some(seed) = std::env::var("RINGWAY_SEED").ok().and_then(|seed| seed.parse().ok()) {
+    if let Some(seed) = seed_to_replay() {
         println!("{}", describe(&Scenario::new(seed)));
         run(seed, None, true).unwrap_or_else(|what| panic!("{what}"));
     }
@@ -142,11 +148,13 @@ fn every_seed_with_a_fault_ends_in_one_true_error() {
 /// After a death the others meet and go on: fewer, with another in its seat, or more than before; and once more.
 #[test]
 fn those_who_are_left_go_on() {
-    if std::env::var_os("RINGWAY_SEED").is_some() {
+    if let Some(seed) = seed_to_replay() {
+        let story = recovery::run(seed, true).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        println!("{story:?}");
         return;
     }
     let mut ways = std::collections::BTreeMap::new();
-    let (mut interrupted, mut torn, mut late) = (0, 0, 0);
+    let (mut interrupted, mut torn, mut late, mut longest_us) = (0, 0, 0, 0);
     for seed in 0..seeds() / 10 {
         let outcome = catch_unwind(|| recovery::run(seed, false));
         let story = outcome
@@ -156,10 +164,20 @@ fn those_who_are_left_go_on() {
         interrupted += story.interrupted;
         torn += story.torn;
         late += story.late;
+        longest_us = story.longest_us.max(longest_us);
     }
     println!("{ways:?}; deaths in meetings: {interrupted} told, {torn} half told, {late} after");
+    println!("the longest operation took {longest_us} µs");
     assert_eq!(ways.len(), 3, "{ways:?}");
     assert!(interrupted > 0 && torn > 0 && late > 0);
+}
+
+/// Two values a message, 48 bytes at a time, up to 2 ms each: an operation in which nothing is wrong takes more than a second
+/// after a recovery, and has the time.
+#[test]
+fn a_slow_network_is_no_fault_after_a_recovery() {
+    let story = recovery::run(6368, false).unwrap_or_else(|what| panic!("{what}"));
+    assert!(story.longest_us > 1_000_000, "the seed stands for something else now: {story:?}");
 }
 
 /// A simulator that cannot fail proves nothing.

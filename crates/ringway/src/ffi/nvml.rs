@@ -11,8 +11,12 @@ use libloading::Library;
 
 use super::{FfiError, function, open};
 
+mod readings;
 #[cfg(test)]
 mod tests;
+
+use readings::Meters;
+pub(crate) use readings::{NvLink, Readings};
 
 const NAME: &str = "NVML";
 /// Bytes of a device's name.
@@ -98,6 +102,7 @@ pub(crate) struct Nvml {
     link_state: Option<FnLinkNumber>,
     link_kind: Option<FnLinkNumber>,
     link_pci: Option<FnLinkPci>,
+    meters: Meters,
     /// Last: dropped after [`Drop`] has run, so that the pointers stay good until then.
     _library: Library,
 }
@@ -136,6 +141,7 @@ impl Nvml {
         // SAFETY: as above.
         let link_pci =
             unsafe { function(&library, NAME, "nvmlDeviceGetNvLinkRemotePciInfo_v2").ok() };
+        let meters = Meters::of(&library);
         // SAFETY: nvmlInit_v2 takes nothing and may be called any number of times.
         checked("nvmlInit", unsafe { init() })?;
         Ok(Self {
@@ -148,19 +154,26 @@ impl Nvml {
             link_state,
             link_kind,
             link_pci,
+            meters,
             _library: library,
         })
     }
 
     /// Every GPU this process may see; one that does not answer does not hide the others.
     pub(crate) fn gpus(&self) -> Result<Vec<Result<NvmlGpu, FfiError>>, FfiError> {
+        Ok((0..self.count()?).map(|index| self.gpu(index)).collect())
+    }
+
+    /// How many GPUs there are.
+    fn count(&self) -> Result<c_uint, FfiError> {
         let mut count = 0;
         // SAFETY: NVML is started; `count` is a place for one number.
         checked("nvmlDeviceGetCount", unsafe { (self.count)(&raw mut count) })?;
-        Ok((0..count.min(GPUS_MOST)).map(|index| self.gpu(index)).collect())
+        Ok(count.min(GPUS_MOST))
     }
 
-    fn gpu(&self, index: c_uint) -> Result<NvmlGpu, FfiError> {
+    /// A GPU's handle, and where it is.
+    fn device(&self, index: c_uint) -> Result<(Device, String), FfiError> {
         let mut device: Device = std::ptr::null_mut();
         // SAFETY: NVML is started; `device` is a place for one handle.
         let code = unsafe { (self.handle)(index, &raw mut device) };
@@ -168,6 +181,11 @@ impl Nvml {
         let mut place = PciInfo::empty();
         // SAFETY: the handle is NVML's own; `place` is a whole nvmlPciInfo_t.
         checked("nvmlDeviceGetPciInfo", unsafe { (self.pci)(device, &raw mut place) })?;
+        Ok((device, text(&place.bus_id)))
+    }
+
+    fn gpu(&self, index: c_uint) -> Result<NvmlGpu, FfiError> {
+        let (device, bus) = self.device(index)?;
         let mut name = [0; NAME_BYTES];
         let room = c_uint::try_from(NAME_BYTES).unwrap_or(0);
         // SAFETY: the handle is NVML's own; the buffer has the size that is said.
@@ -178,7 +196,7 @@ impl Nvml {
         let code = unsafe { (self.capability)(device, &raw mut major, &raw mut minor) };
         let sm = (code == 0).then(|| u32::try_from(10 * major + minor).ok()).flatten();
         let links = (0..LINKS_MOST).filter_map(|link| self.link(device, link)).collect();
-        Ok(NvmlGpu { bus: text(&place.bus_id), name: text(&name), sm, links })
+        Ok(NvmlGpu { bus, name: text(&name), sm, links })
     }
 
     /// The other end of a link; nothing where the link is not there or not up.

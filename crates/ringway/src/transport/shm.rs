@@ -24,6 +24,7 @@ pub(crate) use segment::{GENERATIONS, LARGES, Layout, Segment};
 use super::{
     Area, Beginning, Context, Link, LinkDescription, OperationTag, Pair, PutRequest, Trouble,
 };
+use crate::os;
 use crate::plan::plan::{CARD_BYTES, CARD_STRIDE, CARDS_MAX, FLAGS_MAX, Flag, Region, Remote};
 use crate::plan::types::Rank;
 use crate::sync::atomic::{Ordering, fence};
@@ -287,6 +288,10 @@ impl Link for ShmLink {
                 Err(Trouble::Mismatch { peer: self.peer, sequence: tag.sequence })
             }
         }
+    }
+
+    fn fetch_card(&self, sequence: u64, card: u16) {
+        os::fetch_to_read(self.theirs.card(sequence, card));
     }
 
     fn cards(&self, sequence: u64) -> Option<Area> {

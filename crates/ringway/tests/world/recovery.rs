@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -176,7 +177,15 @@ fn show(what: &str, mut took: Vec<u64>) {
     println!("{what}: median {middle} ms, most {last} ms of {}", took.len());
 }
 
+/// Within so many milliseconds of a kill those who are left should have their next sum.
+const WITHIN_MS: u64 = 500;
+
+/// What it takes is measured: one job at a time.
+static TURN: Mutex<()> = Mutex::new(());
+
+#[expect(clippy::print_stdout, reason = "shown by --nocapture")]
 fn kill_and_replace(sockets: bool) {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let rounds = std::env::var("RINGWAY_CHAOS_ROUNDS").ok();
     let rounds =
         rounds.and_then(|text| text.parse::<u64>().ok()).map_or(ROUNDS, |all| (all / 4).max(1));
@@ -202,6 +211,8 @@ fn kill_and_replace(sockets: bool) {
     }
     job.hear("whole", SIZE);
     let way = if sockets { "sockets" } else { "shared memory" };
+    let late = since_kill.iter().filter(|ms| **ms > WITHIN_MS).count();
+    println!("{way}: {late} of {rounds} sums later than {WITHIN_MS} ms after the kill");
     show(&format!("{way}: from the error to the next sum of those left"), shrunk);
     show(&format!("{way}: from the kill to that sum, and words of it"), since_kill);
     show(&format!("{way}: to the next sum with another in the seat"), replaced);

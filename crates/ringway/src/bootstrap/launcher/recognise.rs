@@ -1,8 +1,9 @@
 //! One function per launcher: what its variables say, if they are there.
 
+mod kubernetes;
+
 use super::{
-    Environment, Launcher, Placement, RootHint, SecretSource, candidate_ports, first_host,
-    host_and_port,
+    Environment, Launcher, Placement, RootHint, SecretSource, candidate_ports, first_host, roots,
 };
 use crate::error::{Error, Result};
 
@@ -10,7 +11,16 @@ use crate::error::{Error, Result};
 pub(super) fn place(environment: &Environment) -> Result<Placement> {
     let e = Reader { environment };
     let mut half = None;
-    for recognise in [ringway, torchrun, open_mpi, mpich, slurm] {
+    let launchers = [
+        ringway,
+        torchrun,
+        open_mpi,
+        mpich,
+        slurm,
+        kubernetes::indexed_job,
+        kubernetes::leader_worker_set,
+    ];
+    for recognise in launchers {
         match recognise(&e)? {
             Recognised::No => {}
             Recognised::Half(why) => half = half.or(Some(why)),
@@ -21,7 +31,8 @@ pub(super) fn place(environment: &Environment) -> Result<Placement> {
         Error::usage(
             "no launcher found: looked for RINGWAY_RANK (ringway run), RANK and WORLD_SIZE \
                  (torchrun), OMPI_COMM_WORLD_RANK (Open MPI), PMI_RANK (MPICH), SLURM_PROCID \
-                 (srun); start the program with one of them, for example: ringway run -n 4 -- prog",
+                 (srun), JOB_COMPLETION_INDEX and RINGWAY_SIZE (Kubernetes), LWS_WORKER_INDEX \
+                 (LeaderWorkerSet); start the program with one of them, for example: ringway run -n 4 -- prog",
         )
     }))
 }
@@ -48,7 +59,7 @@ struct Found {
 enum Root {
     Hosts(Vec<String>),
     Pmi(i32),
-    Unknown(&'static str),
+    Unknown(String),
 }
 
 struct Reader<'a> {
@@ -111,10 +122,7 @@ fn finish(e: &Reader<'_>, found: Found) -> Result<Placement> {
         .into_iter()
         .find_map(|name| e.text(name).map(|value| (name, value)));
     let root = match (named, found.root) {
-        (Some((name, value)), _) => {
-            let (host, port) = host_and_port(name, value)?;
-            RootHint::At { host, port }
-        }
+        (Some((name, value)), _) => roots(name, value)?,
         _ if size == 1 => RootHint::Alone,
         (None, Root::Pmi(fd)) => RootHint::Pmi { fd },
         (None, Root::Hosts(hosts)) => {
@@ -151,6 +159,12 @@ fn finish(e: &Reader<'_>, found: Found) -> Result<Placement> {
 fn ringway(e: &Reader<'_>) -> Result<Recognised> {
     let (rank, size) = match e.pair("RINGWAY_RANK", "RINGWAY_SIZE", Launcher::Ringway)? {
         Ok(pair) => pair,
+        // A pod is told by its manifest how many there are, and by Kubernetes which it is.
+        Err(Recognised::Half(_))
+            if e.text("RINGWAY_RANK").is_none() && kubernetes::is_numbered_pod(e) =>
+        {
+            return Ok(Recognised::No);
+        }
         // Ours: half of it is a mistake even if another launcher is complete.
         Err(Recognised::Half(error)) => return Err(error),
         Err(other) => return Ok(other),
@@ -163,7 +177,9 @@ fn ringway(e: &Reader<'_>) -> Result<Recognised> {
         local_rank: e.number("RINGWAY_LOCAL_RANK")?,
         local_size: e.number("RINGWAY_LOCAL_SIZE")?,
         identity: format!("ringway {root}"),
-        root: Root::Unknown("RINGWAY_RANK and RINGWAY_SIZE are set but RINGWAY_ROOT is not"),
+        root: Root::Unknown(
+            "RINGWAY_RANK and RINGWAY_SIZE are set but RINGWAY_ROOT is not".to_owned(),
+        ),
     })))
 }
 
@@ -244,8 +260,10 @@ fn mpich(e: &Reader<'_>) -> Result<Recognised> {
         local_rank: e.number("MPI_LOCALRANKID")?,
         local_size: e.number("MPI_LOCALNRANKS")?,
         identity: identity("mpich", e, &["RINGWAY_ROOT", "NCCL_COMM_ID", "PMI_PORT"]),
-        root: fd
-            .map_or(Root::Unknown("PMI_RANK and PMI_SIZE are set but PMI_FD is not"), Root::Pmi),
+        root: fd.map_or_else(
+            || Root::Unknown("PMI_RANK and PMI_SIZE are set but PMI_FD is not".to_owned()),
+            Root::Pmi,
+        ),
     })))
 }
 
@@ -296,7 +314,7 @@ fn root_hosts(mut hosts: Vec<String>, all_local: bool, why: &'static str) -> Roo
         seen.push(host.clone());
         fresh
     });
-    if hosts.is_empty() { Root::Unknown(why) } else { Root::Hosts(hosts) }
+    if hosts.is_empty() { Root::Unknown(why.to_owned()) } else { Root::Hosts(hosts) }
 }
 
 fn identity(launcher: &str, e: &Reader<'_>, names: &[&str]) -> String {

@@ -96,6 +96,93 @@ fn slurm_env() {
     assert!(refusal("SLURM_NTASKS=4 SLURM_JOB_ID=1").contains("no launcher"), "salloc's shell");
 }
 
+const JOB: &str = "JOB_COMPLETION_INDEX=3 HOSTNAME=bench-3 RINGWAY_SIZE=4 \
+    RINGWAY_ROOT=bench-0.bench:29400 KUBERNETES_SERVICE_HOST=10.96.0.1 KUBERNETES_SERVICE_PORT=443";
+const LWS: &str = "LWS_LEADER_ADDRESS=serve-1.serve.default LWS_GROUP_SIZE=4 LWS_WORKER_INDEX=2 \
+    HOSTNAME=serve-1-2 KUBERNETES_SERVICE_HOST=10.96.0.1";
+
+#[test]
+fn kubernetes_indexed_job() {
+    let one = place(JOB);
+    assert_eq!((one.rank, one.size, one.local_rank), (3, 4, None));
+    assert_eq!(one.launcher, Launcher::Kubernetes);
+    assert_eq!(one.root, RootHint::At { host: "bench-0.bench".into(), port: 29400 });
+    let other = place(&JOB.replace("INDEX=3", "INDEX=0").replace("bench-3", "bench-0"));
+    assert_eq!(one.identity, other.identity, "all pods know the job by the same name");
+    // Two processes in each pod.
+    let two = place(&format!("{JOB} RINGWAY_SIZE=8 RINGWAY_LOCAL_SIZE=2 RINGWAY_LOCAL_RANK=1"));
+    assert_eq!((two.rank, two.size), (7, 8));
+    assert_eq!((two.local_rank, two.local_size), (Some(1), Some(2)));
+    // What the manifest says of the rank holds; so do launchers inside the pod.
+    assert_eq!(place(&format!("{JOB} RINGWAY_RANK=1")).launcher, Launcher::Ringway);
+    assert_eq!(place(&format!("{JOB} {TORCHRUN}")).launcher, Launcher::Torchrun);
+}
+
+#[test]
+fn leader_worker_set() {
+    let one = place(LWS);
+    assert_eq!((one.rank, one.size), (2, 4));
+    assert_eq!(one.launcher, Launcher::LeaderWorkerSet);
+    assert_eq!(hosts(&one), ["serve-1.serve.default"]);
+    let leader = place(&LWS.replace("INDEX=2", "INDEX=0"));
+    assert_eq!((leader.rank, &leader.identity), (0, &one.identity));
+    let replica = place(&LWS.replace("serve-1.", "serve-0."));
+    assert_ne!(replica.identity, one.identity, "groups are jobs of their own");
+    let two = place(&format!("{LWS} RINGWAY_LOCAL_SIZE=8 RINGWAY_LOCAL_RANK=3"));
+    assert_eq!((two.rank, two.size), (19, 32));
+    let named = place(&format!("{LWS} RINGWAY_ROOT=serve-1.serve:29400"));
+    assert_eq!(named.root, RootHint::At { host: "serve-1.serve".into(), port: 29400 });
+}
+
+#[test]
+fn pods_that_are_half_described_say_what_is_missing() {
+    let table = [
+        ("JOB_COMPLETION_INDEX=3", "RINGWAY_SIZE is not"),
+        (
+            "JOB_COMPLETION_INDEX=3 RINGWAY_SIZE=4 HOSTNAME=bench-3",
+            "the first pod of this Job is bench-0.SERVICE",
+        ),
+        ("JOB_COMPLETION_INDEX=4 RINGWAY_SIZE=4 RINGWAY_ROOT=a:1", "there are 4 pods"),
+        ("JOB_COMPLETION_INDEX=x RINGWAY_SIZE=4 RINGWAY_ROOT=a:1", "JOB_COMPLETION_INDEX=x"),
+        ("JOB_COMPLETION_INDEX=0 RINGWAY_SIZE=0 RINGWAY_ROOT=a:1", "there are 0 pods"),
+        (
+            "JOB_COMPLETION_INDEX=0 RINGWAY_SIZE=4 RINGWAY_LOCAL_SIZE=2 RINGWAY_ROOT=a:1",
+            "RINGWAY_LOCAL_RANK is not",
+        ),
+        (
+            "JOB_COMPLETION_INDEX=0 RINGWAY_SIZE=5 RINGWAY_LOCAL_SIZE=2 RINGWAY_LOCAL_RANK=0",
+            "no multiple",
+        ),
+        (
+            "JOB_COMPLETION_INDEX=0 RINGWAY_SIZE=4 RINGWAY_LOCAL_SIZE=2 RINGWAY_LOCAL_RANK=2",
+            "RINGWAY_LOCAL_RANK=2 but RINGWAY_LOCAL_SIZE=2",
+        ),
+        (
+            "JOB_COMPLETION_INDEX=0 RINGWAY_SIZE=4 RINGWAY_LOCAL_SIZE=0 RINGWAY_ROOT=a:1",
+            "at least one rank",
+        ),
+        ("LWS_WORKER_INDEX=1", "LWS_GROUP_SIZE is not"),
+        ("LWS_GROUP_SIZE=2 LWS_LEADER_ADDRESS=a", "LWS_WORKER_INDEX is not"),
+        ("LWS_WORKER_INDEX=1 LWS_GROUP_SIZE=2", "LWS_LEADER_ADDRESS is not"),
+        ("LWS_WORKER_INDEX=2 LWS_GROUP_SIZE=2 LWS_LEADER_ADDRESS=a", "there are 2 pods"),
+        ("LWS_WORKER_INDEX=2 LWS_GROUP_SIZE=-2 LWS_LEADER_ADDRESS=a", "LWS_GROUP_SIZE=-2"),
+        ("RINGWAY_SIZE=4", "RINGWAY_RANK is not"),
+    ];
+    for (environment, expected) in table {
+        let text = refusal(environment);
+        assert!(text.contains(expected), "{environment:?} gave {text:?}");
+    }
+}
+
+#[test]
+fn several_roots_are_tried() {
+    let place = place("RINGWAY_RANK=0 RINGWAY_SIZE=2 RINGWAY_ROOT=10.0.0.1:7000,[fd00::1]:7000");
+    let hosts = vec!["10.0.0.1".to_owned(), "fd00::1".to_owned()];
+    assert_eq!(place.root, RootHint::Candidates { hosts, ports: vec![7000] });
+    let text = refusal("RINGWAY_RANK=0 RINGWAY_SIZE=2 RINGWAY_ROOT=a:1,b");
+    assert!(text.contains("RINGWAY_ROOT=b"), "{text}");
+}
+
 #[test]
 fn the_innermost_wins() {
     let nested = format!("{SLURM} {OPEN_MPI_4} {TORCHRUN} {MPICH}");

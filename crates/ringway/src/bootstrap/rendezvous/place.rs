@@ -12,6 +12,16 @@ use crate::os;
 /// How long rank 0 tries to bind a port that it was told to use.
 const BIND_PATIENCE: Duration = Duration::from_secs(2);
 
+/// Whether a name among the root's hosts has to be looked up.
+pub(crate) fn needs_resolver(hint: &RootHint) -> bool {
+    let name = |host: &String| host.parse::<IpAddr>().is_err();
+    match hint {
+        RootHint::At { host, .. } => name(host),
+        RootHint::Candidates { hosts, .. } => hosts.iter().any(name),
+        RootHint::Pmi { .. } | RootHint::Alone => false,
+    }
+}
+
 /// The root's addresses, ports in the outer loop: the first port is the likeliest.
 pub(crate) fn resolve(hint: &RootHint) -> Result<Vec<Target>> {
     let (hosts, ports) = match hint {

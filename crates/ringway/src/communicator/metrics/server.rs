@@ -1,105 +1,35 @@
-//! Who tells it: one thread of the process, which answers one asker at a time, over HTTP.
+//! Where metrics of this process's communicators are served: one place for all that ask for the same.
 //!
-//! It is there for as long as communicators are, and takes nothing from an asker but the first line of a request.
-//!
-//! *Invariant*: an asker, whatever it sends or does not send, takes a bounded time and memory, and nothing of the job's.
+//! It is there for as long as communicators are; who answers is [`crate::exposition`].
 
-use std::fmt;
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
-
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use super::{Metered, text};
 use crate::config::MetricsPlace;
-use crate::os;
+use crate::exposition::{self, Listener};
 
 /// Ports that are tried, from the one asked for on: as many processes of a host can be watched.
 const PORTS: u16 = 256;
 
-/// How long an asker may take, to ask and to be answered.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Longest request.
-const REQUEST_BYTES_MOST: usize = 8 << 10;
-
-/// How long nobody is let in where that failed.
-const REST: Duration = Duration::from_millis(100);
-
 /// The servers of this process, by the place asked for.
 static SERVERS: Mutex<Vec<(MetricsPlace, Weak<Server>)>> = Mutex::new(Vec::new());
+
+type All = Arc<Mutex<Vec<Weak<Metered>>>>;
 
 /// A place at which metrics are served.
 #[derive(Debug)]
 pub(super) struct Server {
-    shared: Arc<Shared>,
+    all: All,
     address: String,
     /// What is left of it in the file system.
     path: Option<PathBuf>,
-    thread: Option<JoinHandle<()>>,
-}
-
-#[derive(Debug)]
-struct Shared {
-    all: Mutex<Vec<Weak<Metered>>>,
-    /// Who is being answered.
-    asker: Mutex<Option<Box<dyn Asker>>>,
-    /// Rung when the server ends.
-    end: OwnedFd,
-}
-
-#[derive(Debug)]
-enum Listener {
-    Tcp(TcpListener),
-    Unix(UnixListener),
-}
-
-/// Somebody who asks.
-trait Asker: Read + Write + Send + fmt::Debug {
-    fn limit(&self, left: Duration) -> io::Result<()>;
-
-    /// Another handle of the same connection.
-    fn again(&self) -> io::Result<Box<dyn Asker>>;
-
-    /// Ends the connection, also while another thread reads or writes.
-    fn end(&self);
-}
-
-impl Asker for TcpStream {
-    fn limit(&self, left: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(left))?;
-        self.set_write_timeout(Some(left))
-    }
-
-    fn again(&self) -> io::Result<Box<dyn Asker>> {
-        Ok(Box::new(self.try_clone()?))
-    }
-
-    fn end(&self) {
-        let _ended_already = self.shutdown(Shutdown::Both);
-    }
-}
-
-impl Asker for UnixStream {
-    fn limit(&self, left: Duration) -> io::Result<()> {
-        self.set_read_timeout(Some(left))?;
-        self.set_write_timeout(Some(left))
-    }
-
-    fn again(&self) -> io::Result<Box<dyn Asker>> {
-        Ok(Box::new(self.try_clone()?))
-    }
-
-    fn end(&self) {
-        let _ended_already = self.shutdown(Shutdown::Both);
-    }
+    /// Who answers.
+    answers: Option<exposition::Server>,
 }
 
 impl Server {
@@ -129,12 +59,10 @@ impl Server {
                 (Listener::Unix(listen_unix(&path)?), address, Some(path))
             }
         };
-        let end = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared = Arc::new(Shared { all: Mutex::default(), asker: Mutex::default(), end });
-        let served = Arc::clone(&shared);
-        let builder = std::thread::Builder::new().name("ringway-metrics".to_owned());
-        let thread = os::without_signals(|| builder.spawn(move || served.serve(&listener)))?;
-        Ok(Self { shared, address, path, thread: Some(thread) })
+        let all = All::default();
+        let told = Arc::clone(&all);
+        let answers = exposition::Server::open(listener, move || tell(&told))?;
+        Ok(Self { all, address, path, answers: Some(answers) })
     }
 
     /// Where it is, for people.
@@ -144,10 +72,16 @@ impl Server {
 
     /// Tells also of this communicator.
     pub(super) fn add(&self, metered: &Arc<Metered>) {
-        let mut all = self.shared.all.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.all.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|one| one.strong_count() > 0);
         all.push(Arc::downgrade(metered));
     }
+}
+
+fn tell(all: &All) -> String {
+    let all = all.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let all: Vec<Arc<Metered>> = all.iter().filter_map(Weak::upgrade).collect();
+    text::text(&all)
 }
 
 /// Lets go of a server; nobody opens the same place before it has ended, if this was the last to need it.
@@ -158,14 +92,7 @@ pub(super) fn release(server: Arc<Server>) {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It fails only if the counter is full: then it has been rung.
-        let _rung = rustix::io::write(&self.shared.end, &1_u64.to_ne_bytes());
-        let asker = self.shared.asker.lock().unwrap_or_else(PoisonError::into_inner);
-        asker.iter().for_each(|asker| asker.end());
-        drop(asker);
-        if let Some(thread) = self.thread.take() {
-            let _panicked = thread.join();
-        }
+        self.answers = None;
         if let Some(path) = &self.path {
             let _gone = std::fs::remove_file(path);
         }
@@ -177,10 +104,7 @@ fn listen(address: IpAddr, port: u16) -> io::Result<TcpListener> {
     let mut taken = None;
     for port in (port..=u16::MAX).take(usize::from(PORTS)) {
         match TcpListener::bind((address, port)) {
-            Ok(listener) => {
-                listener.set_nonblocking(true)?;
-                return Ok(listener);
-            }
+            Ok(listener) => return Ok(listener),
             Err(error) if error.kind() == ErrorKind::AddrInUse => taken = Some(error),
             Err(error) => return Err(error),
         }
@@ -203,141 +127,10 @@ fn listen_unix(path: &Path) -> io::Result<UnixListener> {
         outcome => outcome.map_err(named)?,
     };
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(named)?;
-    listener.set_nonblocking(true)?;
     Ok(listener)
 }
 
 /// Whether a socket has nobody behind it.
 fn is_left(path: &Path) -> bool {
     UnixStream::connect(path).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
-}
-
-impl Listener {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            Self::Tcp(listener) => listener.as_fd(),
-            Self::Unix(listener) => listener.as_fd(),
-        }
-    }
-
-    fn accept(&self) -> io::Result<Box<dyn Asker>> {
-        Ok(match self {
-            Self::Tcp(listener) => Box::new(listener.accept()?.0),
-            Self::Unix(listener) => Box::new(listener.accept()?.0),
-        })
-    }
-}
-
-impl Shared {
-    fn serve(&self, listener: &Listener) {
-        loop {
-            let mut fds = [
-                PollFd::from_borrowed_fd(self.end.as_fd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
-            ];
-            let woken = rustix::event::poll(&mut fds, None);
-            if !fds[0].revents().is_empty() {
-                return;
-            }
-            if woken.is_err() {
-                continue;
-            }
-            match listener.accept() {
-                // One that does not listen to the end is its own loss.
-                Ok(asker) => {
-                    let _lost = self.answer(asker);
-                    self.keep(None);
-                }
-                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                // No descriptors, or no memory.
-                Err(_) => std::thread::sleep(REST),
-            }
-        }
-    }
-
-    /// Who can be sent away when the server ends.
-    fn keep(&self, asker: Option<Box<dyn Asker>>) {
-        *self.asker.lock().unwrap_or_else(PoisonError::into_inner) = asker;
-    }
-
-    fn is_over(&self) -> bool {
-        let mut fds = [PollFd::from_borrowed_fd(self.end.as_fd(), PollFlags::IN)];
-        rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
-    }
-
-    fn answer(&self, mut asker: Box<dyn Asker>) -> io::Result<()> {
-        let until = Instant::now() + PATIENCE;
-        self.keep(Some(asker.again()?));
-        // Whoever ends the server rings first, and then looks whom to send away.
-        if self.is_over() {
-            return Ok(());
-        }
-        let Some(line) = request(&mut *asker, until)? else { return Ok(()) };
-        let (status, kind, body) = match wanted(&line) {
-            Ok(()) => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", self.text()),
-            Err(status) => (status, "text/plain; charset=utf-8", format!("{status}\n")),
-        };
-        let bytes = body.len();
-        let mut reply = format!(
-            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {bytes}\r\nConnection: close\r\n\r\n"
-        );
-        if !line.starts_with("HEAD ") {
-            reply.push_str(&body);
-        }
-        let mut rest = reply.as_bytes();
-        while !rest.is_empty() {
-            asker.limit(left(until)?)?;
-            match asker.write(rest) {
-                Ok(0) => return Err(ErrorKind::WriteZero.into()),
-                Ok(sent) => rest = &rest[sent..],
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(())
-    }
-
-    fn text(&self) -> String {
-        let all = self.all.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let all: Vec<Arc<Metered>> = all.iter().filter_map(Weak::upgrade).collect();
-        text::text(&all)
-    }
-}
-
-/// The first line of a request, once all of it is there; nothing of one that is none.
-fn request(asker: &mut dyn Asker, until: Instant) -> io::Result<Option<String>> {
-    let mut said = Vec::new();
-    let mut room = [0; 1024];
-    while !said.windows(4).any(|end| end == b"\r\n\r\n") {
-        if said.len() > REQUEST_BYTES_MOST {
-            return Ok(None);
-        }
-        asker.limit(left(until)?)?;
-        match asker.read(&mut room) {
-            Ok(0) => return Ok(None),
-            Ok(got) => said.extend_from_slice(&room[..got]),
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    let line = said.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    Ok(String::from_utf8(line.to_vec()).ok())
-}
-
-/// Whether a request is for the metrics; else the status it gets.
-fn wanted(line: &str) -> Result<(), &'static str> {
-    let mut words = line.split(' ');
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    if !matches!(method, "GET" | "HEAD") {
-        return Err("405 Method Not Allowed");
-    }
-    match target.split('?').next() {
-        Some("/metrics" | "/") => Ok(()),
-        _ => Err("404 Not Found"),
-    }
-}
-
-fn left(until: Instant) -> io::Result<Duration> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
 }

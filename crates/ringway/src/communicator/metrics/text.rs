@@ -2,11 +2,12 @@
 //!
 //! All samples of a metric stand together, as the format wants it, whatever communicator they are of.
 
-use std::fmt::{Display, Write as _};
+use std::fmt::Display;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Metered;
+use crate::exposition::{Label, Page};
 use crate::plan::types::Collective;
 use crate::recorder::{Span, Totals};
 
@@ -21,7 +22,7 @@ const EXACT: Duration = Duration::from_millis(100);
 
 /// What is told of these communicators.
 pub(super) fn text(all: &[Arc<Metered>]) -> String {
-    let mut page = Page::default();
+    let mut page = Told::default();
     page.metric("ringway_info", "gauge", "The library; always 1.");
     page.sample("ringway_info", &[("version", &env!("CARGO_PKG_VERSION"))], 1);
     page.communicators(all);
@@ -31,31 +32,28 @@ pub(super) fn text(all: &[Arc<Metered>]) -> String {
     page.waiting(all);
     page.links(all);
     page.troubles(all);
-    page.0
+    page.0.into_text()
 }
 
-type Label<'a> = (&'a str, &'a dyn Display);
-
+/// The text in the making.
 #[derive(Debug, Default)]
-struct Page(String);
+struct Told(Page);
 
-impl Page {
-    fn metric(&mut self, name: &str, kind: &str, help: &str) {
-        let _infallible = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+impl std::ops::Deref for Told {
+    type Target = Page;
+
+    fn deref(&self) -> &Page {
+        &self.0
     }
+}
 
-    fn sample(&mut self, name: &str, labels: &[Label<'_>], value: impl Display) {
-        self.0.push_str(name);
-        for (at, (label, of)) in labels.iter().enumerate() {
-            let before = if at == 0 { '{' } else { ',' };
-            let escaped = of.to_string();
-            let escaped = escaped.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            let _infallible = write!(self.0, "{before}{label}=\"{escaped}\"");
-        }
-        let end = if labels.is_empty() { "" } else { "}" };
-        let _infallible = writeln!(self.0, "{end} {value}");
+impl std::ops::DerefMut for Told {
+    fn deref_mut(&mut self) -> &mut Page {
+        &mut self.0
     }
+}
 
+impl Told {
     /// A sample of one communicator.
     fn of(&mut self, one: &Metered, name: &str, labels: &[Label<'_>], value: impl Display) {
         let id = Id(one.communicator);

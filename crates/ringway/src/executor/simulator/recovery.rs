@@ -45,6 +45,8 @@ pub(super) struct Story {
     pub(super) torn: usize,
     /// Meetings that had ended well before one died.
     pub(super) late: usize,
+    /// The longest that a rank was in an operation it completed.
+    pub(super) longest_us: u64,
 }
 
 /// Runs the job of a seed to its end.
@@ -53,10 +55,19 @@ pub(super) fn run(seed: u64, log: bool) -> Result<Story, String> {
     let mut story = Story::default();
     let mut scenario = Scenario::new(seed).with_a_death(&mut random);
     for generation in 0..GENERATIONS {
+        if log {
+            println!("world {generation}: {}", super::describe(&scenario));
+        }
         let mut world = World::new(&scenario, None, log);
-        world.run(scenario.operations.len() as u64 * (scenario.deadline_us + 5_000_000))?;
-        check::check(&world)?;
-        let Some(members) = left(&world)? else { return Ok(story) };
+        let outcome = world
+            .run(scenario.operations.len() as u64 * (scenario.deadline_us + 5_000_000))
+            .and_then(|()| check::check(&world))
+            .and_then(|()| left(&world));
+        let found = outcome.map_err(|what| {
+            format!("world {generation}: {what}\n{}", super::describe(&scenario))
+        })?;
+        story.longest_us = story.longest_us.max(world.longest_us);
+        let Some(members) = found else { return Ok(story) };
         let members = gather(&mut random, &world, members, &mut story)?;
         let way = random.pick(&[Way::Shrink, Way::Replace, Way::Grow]);
         story.ways.push(way);
@@ -74,7 +85,7 @@ pub(super) fn run(seed: u64, log: bool) -> Result<Story, String> {
         scenario = if generation + 2 < GENERATIONS {
             scenario.with_a_death(&mut random)
         } else {
-            Scenario { fault: Fault::Nothing, ..scenario }
+            scenario.with(Fault::Nothing)
         };
     }
     Ok(story)

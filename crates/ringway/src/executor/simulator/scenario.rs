@@ -15,6 +15,12 @@ use crate::plan::types::{Collective, DataType, Level, Rank, ReduceOp};
 use crate::reduce::{Kernel, Scalar};
 use crate::transport::Pair;
 
+/// For operations that come to an end by themselves, or by the news of a death: far more than the slowest network needs.
+const PATIENT_US: u64 = 20_000_000;
+
+/// Where nothing but the deadline tells that something is wrong.
+const BRIEF_US: u64 = 1_000_000;
+
 /// What goes wrong.
 #[derive(Clone, Debug)]
 pub(super) enum Fault {
@@ -108,7 +114,7 @@ impl Scenario {
             pace_us: (0..3).map(|_| 1 + random.below(30)).collect(),
             stall: 0,
             late_us_max: random.pick(&[1, 20, 100]),
-            deadline_us: 1_000_000,
+            deadline_us: BRIEF_US,
             // Whatever else a seed stands for has no part in this.
             ..Self::new(seed)
         }
@@ -130,14 +136,19 @@ impl Scenario {
     /// The same with the death of a rank, if there are others.
     pub(super) fn with_a_death(self, random: &mut Random) -> Self {
         if self.ranks == 1 {
-            return Self { fault: Fault::Nothing, ..self };
+            return self.with(Fault::Nothing);
         }
-        let fault = Fault::Death {
+        let death = Fault::Death {
             rank: u32::try_from(random.below(u64::from(self.ranks))).expect("below"),
             operation: usize::try_from(random.below(self.operations.len() as u64)).expect("below"),
             turns: random.pick(&[0, 1, 3, 10, 40, 200]),
         };
-        Self { fault, deadline_us: 1_000_000, ..self }
+        self.with(death)
+    }
+
+    /// The same with this fault, and the deadline that goes with it.
+    pub(super) fn with(self, fault: Fault) -> Self {
+        Self { deadline_us: fault.deadline_us(), fault, ..self }
     }
 
     fn draw(mut random: Random, seed: u64, hosts: Vec<u32>) -> Self {
@@ -168,7 +179,7 @@ impl Scenario {
             ranks,
             tuning,
             small_bytes: random.pick(&[512, 2048, 1 << 13]),
-            deadline_us: if seed % 5 == 4 { 1_000_000 } else { 20_000_000 },
+            deadline_us: fault.deadline_us(),
             operations,
             fault,
             connections: random.pick(&[1, 1, 2, 3]),
@@ -225,6 +236,14 @@ fn draw_hosts(random: &mut Random, ranks: u32) -> Vec<u32> {
 }
 
 impl Fault {
+    /// How long operations may take.
+    fn deadline_us(&self) -> u64 {
+        match self {
+            Self::Nothing | Self::Death { .. } => PATIENT_US,
+            Self::Partition { .. } | Self::Mismatch { .. } | Self::Absence { .. } => BRIEF_US,
+        }
+    }
+
     fn draw(random: &mut Random, hosts: &[u32], operations: &[Operation]) -> Self {
         let ranks = u32::try_from(hosts.len()).expect("few");
         if ranks == 1 {

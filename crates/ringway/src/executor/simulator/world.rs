@@ -65,6 +65,8 @@ pub(super) struct World<'s> {
     pub(super) players: Vec<Player>,
     pub(super) boards: Vec<Board>,
     pub(super) now_us: u64,
+    /// The longest that a rank was in an operation it completed.
+    pub(super) longest_us: u64,
     mutation: Option<Mutation>,
     log: bool,
     random: Random,
@@ -111,6 +113,7 @@ impl<'s> World<'s> {
             players,
             boards,
             now_us: 0,
+            longest_us: 0,
             mutation,
             log,
             network: Arc::new(Mutex::new(network)),
@@ -275,6 +278,8 @@ impl<'s> World<'s> {
             Next::Soon => self.look_at(rank, soon),
             Next::Sleep(until) => self.look_at(rank, until),
             Next::Complete => {
+                let took_us = self.now_us - self.players[rank as usize].started_us;
+                self.longest_us = self.longest_us.max(took_us);
                 self.say(rank, || {
                     format!("completes {}", self.players[rank as usize].operation - 1)
                 });

@@ -1,0 +1,113 @@
+"""What people do with it: DDP, FSDP2, DTensor, torchrun."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from jobs import run
+
+# Imported before the ranks are forked: they take seconds.
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+from torch.nn.parallel import DistributedDataParallel
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def network():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 2))
+
+
+def batches():
+    source = torch.Generator().manual_seed(5)
+    return [torch.randn(8, 6, generator=source) for _ in range(6)]
+
+
+def trained(model, part):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    losses = []
+    for batch in batches():
+        loss = model(batch[part]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return losses
+
+
+def ddp(rank, ranks):
+    model = DistributedDataParallel(network())
+    each = 8 // ranks
+    losses = trained(model, slice(rank * each, (rank + 1) * each))
+    for loss in losses:
+        dist.all_reduce(loss, op=dist.ReduceOp.AVG)
+    return [loss.item() for loss in losses]
+
+
+def test_ddp_trains_as_one_rank_does():
+    alone = [loss.item() for loss in trained(network(), slice(None))]
+    for ranks in (2, 4):
+        for losses in run(ddp, ranks):
+            torch.testing.assert_close(torch.tensor(losses), torch.tensor(alone))
+
+
+def fsdp2(rank, ranks):
+    mesh = init_device_mesh("cpu", (ranks,))
+    model = network()
+    for layer in model:
+        if isinstance(layer, torch.nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    each = 8 // ranks
+    losses = trained(model, slice(rank * each, (rank + 1) * each))
+    for loss in losses:
+        dist.all_reduce(loss, op=dist.ReduceOp.AVG)
+    return [loss.item() for loss in losses]
+
+
+def test_fsdp2_trains_as_one_rank_does():
+    alone = [loss.item() for loss in trained(network(), slice(None))]
+    for losses in run(fsdp2, 2):
+        torch.testing.assert_close(torch.tensor(losses), torch.tensor(alone))
+
+
+def dtensor(rank, ranks):
+    mesh = init_device_mesh("cpu", (ranks,))
+    whole = torch.arange(24.0).reshape(4, 6)
+    sharded = distribute_tensor(whole, mesh, [Shard(0)])
+    torch.testing.assert_close((sharded @ sharded.t()).full_tensor(), whole @ whole.t())
+    torch.testing.assert_close(sharded.redistribute(mesh, [Shard(1)]).full_tensor(), whole)
+    torch.testing.assert_close(sharded.redistribute(mesh, [Replicate()]).to_local(), whole)
+
+
+def test_dtensor():
+    run(dtensor, 2)
+
+
+def start(*command, limit=180):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=limit, env=environment)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
+
+
+def test_torchrun_runs_the_example():
+    said = start(
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(EXAMPLES / "ddp.py")
+    )
+    assert "step  59" in said and "(2 ranks)" in said, said
+
+
+def test_the_elastic_example_loses_a_rank_and_goes_on():
+    said = start(sys.executable, str(EXAMPLES / "elastic.py"))
+    assert "is now rank 1 of 2" in said and "done: [-" in said, said
+    assert "rank 1 " in said
+
+
+def test_the_example_of_equal_bits():
+    assert "the same bits" in start(sys.executable, str(EXAMPLES / "same_bits.py"))
