@@ -164,6 +164,7 @@ impl Draft {
 
     /// The node with this name, where dumps have no GUIDs.
     pub(crate) fn by_key(&mut self, key: &str, kind: Kind, place: Place) -> usize {
+        let key = key.trim();
         if let Some(known) = self.by_key.get(key) {
             return *known;
         }

@@ -344,6 +344,7 @@ impl Draft {
         // Where each port of the draft went.
         let mut places: Vec<BTreeMap<u32, usize>> = Vec::with_capacity(self.nodes.len());
         let mut hosts: BTreeMap<(String, bool), Vec<usize>> = BTreeMap::new();
+        let mut ids = BTreeSet::new();
         for (index, draft) in self.nodes.iter().enumerate() {
             let (name, label, model) = match draft.kind {
                 Kind::Adapter => {
@@ -376,9 +377,10 @@ impl Draft {
                 ports.push(Port { number: *number, link: None, ..port.port.clone() });
             }
             places.push(at);
+            let id = draft.guid.map_or_else(|| draft.key.clone(), |guid| format!("0x{guid:016x}"));
             fabric.nodes.push(Node {
                 kind: draft.kind,
-                id: draft.guid.map_or_else(|| draft.key.clone(), |guid| format!("0x{guid:016x}")),
+                id: unlike(&mut ids, id),
                 guid: draft.guid,
                 name,
                 label,
@@ -438,6 +440,18 @@ impl Draft {
         }
         fabric
     }
+}
+
+/// The id, or the id with a number where another node has it: names that were cut or tidied may be alike then.
+fn unlike(taken: &mut BTreeSet<String>, id: String) -> String {
+    let mut unlike = id.clone();
+    for number in 2.. {
+        if taken.insert(unlike.clone()) {
+            break;
+        }
+        unlike = format!("{id} #{number}");
+    }
+    unlike
 }
 
 /// A file's name without folders and what follows the first point.

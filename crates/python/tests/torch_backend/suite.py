@@ -1,11 +1,14 @@
 """PyTorch's own tests of distributed backends, run on ringway.
 
     python crates/python/tests/torch_backend/suite.py [-k NAME] [--ranks 3] [--list]
+    python crates/python/tests/torch_backend/suite.py --cuda --ranks 2
 
 PyTorch ships the suite (torch.testing._internal.distributed.distributed_test) but asks for the name of the
-backend in many places, so that most of it runs for "gloo" alone. Here the name is gloo and the process
-groups are ringway's: these are exactly the tests that gloo passes on processors. Tests in SKIPPED are about
-gloo itself; each says why.
+backend in many places, so that most of it runs for "gloo" or "nccl" alone. Here that is the name and the
+process groups are ringway's: these are exactly the tests that gloo passes on processors, and with --cuda those
+that nccl passes on GPUs. Tests in SKIPPED are about those backends themselves; each says why.
+
+The suite wants a GPU for each rank. Where there are fewer, all ranks use the first, whatever they ask for.
 """
 
 from __future__ import annotations
@@ -28,21 +31,87 @@ SKIPPED: dict[str, str] = {
 }
 
 
-def suite_class():
-    os.environ.setdefault("BACKEND", "gloo")
+# The same for GPUs.
+SKIPPED_CUDA: dict[str, str] = {}
+
+
+def ringway_instead(name: str) -> None:
+    """Process groups of this name are ringway's from now on."""
+    import torch.distributed as dist
+    import torch.distributed.distributed_c10d as c10d
+
+    import ringway.torch  # noqa: F401 - registers the backend
+
+    make = c10d._new_process_group_helper
+
+    def made(group_size, group_rank, ranks, backend, *rest, **named):
+        named.pop("backend_options", None)
+        group, store = make(group_size, group_rank, ranks, dist.Backend("ringway"), *rest[:2], **named)
+        if group in c10d._world.pg_map:
+            c10d._world.pg_map[group] = (dist.Backend(name), c10d._world.pg_map[group][1])
+        return group, store
+
+    c10d._new_process_group_helper = made
+
+
+def one_gpu_for_all(ranks: int):
+    """Makes the first GPU stand for one of each rank; a context that ranks run in."""
+    import contextlib
+
+    import torch
+    from torch.nn.parallel import distributed as ddp
+    from torch.overrides import TorchFunctionMode
+    from torch.testing._internal.distributed import distributed_test
+
+    if torch.cuda.device_count() >= ranks:
+        return contextlib.nullcontext
+    torch.cuda.device_count = lambda: ranks
+    distributed_test.init_multigpu_helper = lambda world_size, backend: {rank: [0] for rank in range(world_size)}
+    for module in (torch.cuda, ddp):
+        module._get_device_index = lambda *words, find=module._get_device_index, **named: min(find(*words, **named), 0)
+    torch.cuda.set_device = lambda device, set_device=torch.cuda.set_device: set_device(0)
+
+    first = torch.device("cuda", 0)
+
+    def mapped(word):
+        if isinstance(word, torch.device) or isinstance(word, str) and word.startswith("cuda:"):
+            return first if torch.device(word).type == "cuda" else word
+        return word
+
+    class FirstGpu(TorchFunctionMode):
+        def __torch_function__(self, function, types, words=(), named=None):
+            words, named = [mapped(word) for word in words], {key: mapped(word) for key, word in (named or {}).items()}
+            name = getattr(function, "__name__", "")
+            if name in ("cuda", "to") and len(words) > 1 and type(words[1]) is int:
+                words[1] = first
+            if type(named.get("device")) is int:
+                named["device"] = first
+            return function(*words, **named)
+
+    return FirstGpu
+
+
+def suite_class(cuda: bool):
+    name = "nccl" if cuda else "gloo"
+    os.environ["BACKEND"] = name
+    # Asking the runtime would use CUDA in this process, and ranks are forked from it.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     os.environ.setdefault("WORLD_SIZE", "3")
     os.environ.setdefault("TEMP_DIR", tempfile.mkdtemp(prefix="ringway-torch-"))
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
-    import torch.distributed as dist
+    import contextlib
 
-    import ringway.torch
+    import torch
 
-    dist.Backend._plugins["GLOO"] = dist.Backend._BackendPlugin(ringway.torch._create, True)
-
+    ringway_instead(name)
     from torch.testing._internal.distributed import distributed_test
     from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend
+
+    if cuda and not torch.cuda.is_available():
+        raise SystemExit("--cuda wants a GPU; torch sees none here")
+    around = one_gpu_for_all(int(os.environ["WORLD_SIZE"])) if cuda else contextlib.nullcontext
 
     # Ranges of ringway's are named ringway:..., and hold no shapes: a Python process group cannot give any.
     distributed_test.PROFILING_SUPPORTED_BACKENDS = []
@@ -52,12 +121,19 @@ def suite_class():
         def setUp(self):
             super().setUp()
             # torch is imported already: a fork takes milliseconds, a new interpreter seconds.
+            if torch.cuda.is_initialized():
+                raise RuntimeError("CUDA is in use before the ranks are forked")
             self._start_processes(multiprocessing.get_context("fork").Process)
 
-    for name, why in SKIPPED.items():
-        if not hasattr(TestRingway, name):
-            raise SystemExit(f"SKIPPED names {name}, which is not in the suite")
-        setattr(TestRingway, name, unittest.skip(why)(getattr(TestRingway, name)))
+        @classmethod
+        def _run(cls, *words, **named):
+            with around():
+                super()._run(*words, **named)
+
+    for test, why in (SKIPPED_CUDA if cuda else SKIPPED).items():
+        # Other versions of torch have other tests.
+        if hasattr(TestRingway, test):
+            setattr(TestRingway, test, unittest.skip(why)(getattr(TestRingway, test)))
     return TestRingway
 
 
@@ -99,10 +175,11 @@ def main() -> int:
     arguments.add_argument("-k", action="append", default=[], help="only tests whose name contains this")
     arguments.add_argument("--ranks", type=int, default=3)
     arguments.add_argument("--from", dest="first", default="", metavar="NAME", help="begin with this test")
+    arguments.add_argument("--cuda", action="store_true", help="the tests that nccl passes on GPUs")
     arguments.add_argument("--list", action="store_true", help="list the tests")
     given = arguments.parse_args()
     os.environ["WORLD_SIZE"] = str(given.ranks)
-    case = suite_class()
+    case = suite_class(given.cuda)
     sys.modules["__main__"].TestRingway = case
     names = unittest.TestLoader().getTestCaseNames(case)
     names = [name for name in names if not given.k or any(part in name for part in given.k)]
