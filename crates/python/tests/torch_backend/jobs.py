@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
 import tempfile
@@ -21,8 +22,10 @@ class Failed(Exception):
     """A rank raised what it should not have."""
 
 
-def _rank_main(function, rank, ranks, place, pipe, arguments):
+def _rank_main(function, rank, ranks, place, pipe, limit, arguments):
     torch.set_num_threads(1)
+    # Whoever looks for the reason wants to know where each rank stood.
+    faulthandler.dump_traceback_later(0.9 * limit)
     try:
         dist.init_process_group("ringway", init_method=f"file://{place}", rank=rank, world_size=ranks)
         answer = function(rank, ranks, *arguments)
@@ -41,7 +44,7 @@ def run(function, ranks, *arguments, limit=60.0, dies=()):
         jobs, pipes = [], []
         for rank in range(ranks):
             mine, theirs = _context.Pipe(duplex=False)
-            job = _context.Process(target=_rank_main, args=(function, rank, ranks, place, theirs, arguments))
+            job = _context.Process(target=_rank_main, args=(function, rank, ranks, place, theirs, limit, arguments))
             job.start()
             theirs.close()
             jobs.append(job)

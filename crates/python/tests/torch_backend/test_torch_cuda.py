@@ -63,7 +63,7 @@ def collectives(rank, ranks):
 
 
 def test_collectives_on_gpu_tensors():
-    run(collectives, 2, limit=120)
+    run(collectives, 2, limit=60)
 
 
 def streams(rank, ranks):
@@ -91,7 +91,7 @@ def streams(rank, ranks):
 
 
 def test_calls_keep_to_streams():
-    run(streams, 2, limit=120)
+    run(streams, 2, limit=60)
 
 
 def messages(rank, ranks):
@@ -110,7 +110,7 @@ def messages(rank, ranks):
 
 
 def test_messages_between_gpu_tensors():
-    run(messages, 2, limit=120)
+    run(messages, 2, limit=60)
 
 
 def trained(model, part, device):
@@ -156,8 +156,8 @@ def fsdp2(rank, ranks):
 
 @pytest.mark.parametrize("how", [ddp, fsdp2])
 def test_training_on_a_gpu_is_as_one_rank_trains(how):
-    (wanted,) = run(alone, 1, limit=120)
-    for losses in run(how, 2, limit=120):
+    (wanted,) = run(alone, 1, limit=60)
+    for losses in run(how, 2, limit=60):
         torch.testing.assert_close(torch.tensor(losses), torch.tensor(wanted))
 
 
@@ -175,4 +175,4 @@ def dies(rank, ranks):
 
 
 def test_a_rank_that_dies_is_named():
-    assert run(dies, 2, limit=120, dies={1})[0] == "told"
+    assert run(dies, 2, limit=60, dies={1})[0] == "told"

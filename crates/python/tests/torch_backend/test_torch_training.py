@@ -56,6 +56,23 @@ def test_ddp_trains_as_one_rank_does():
             torch.testing.assert_close(torch.tensor(losses), torch.tensor(alone))
 
 
+def join(rank, ranks, by_initial_size):
+    model = DistributedDataParallel(torch.nn.Linear(5, 1, bias=False))
+    seen = []
+    with model.join(divide_by_initial_world_size=by_initial_size):
+        for _ in range(2 + rank):
+            model(torch.full((1, 5), rank + 1.0)).sum().backward()
+            seen.append(model.module.weight.grad[0, 0].item())
+            model.zero_grad()
+    return seen
+
+
+def test_ddp_joins_where_ranks_have_unlike_many_batches():
+    # The one that goes on alone divides by both ranks, or by itself.
+    for by_initial_size, alone in ((True, 1.0), (False, 2.0)):
+        assert run(join, 2, by_initial_size) == [[1.5, 1.5], [1.5, 1.5, alone]]
+
+
 def fsdp2(rank, ranks):
     mesh = init_device_mesh("cpu", (ranks,))
     model = network()

@@ -2,11 +2,19 @@
 
 A call that torch waits for goes to the current stream. One that it does not wait for goes to a stream of
 the group's own, behind what the current one has to do; waiting for it makes the current stream wait.
+
+Messages that are not in a batch go to the stream when somebody waits for one of them, or with the next call: a send
+that stood in the stream before the receive would wait for the other rank, whose receive may stand behind its own send.
 """
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
+
+import ringway
+from ringway._numbers import ALL_TO_ALL, BYTE
 
 from .work import Work
 
@@ -24,9 +32,14 @@ class Gpu:
         self._stream = None
         # Messages of a batch, until it ends: they go to the stream together, or they would wait for each other.
         self._batch = None
+        # Messages outside of batches that nobody has waited for yet.
+        self._unsent = []
 
     def run(self, parts, tensors, results, opts, after) -> Work:
-        calls = [("call", *part) for part in parts]
+        self.flush()
+        calls = []
+        for part in parts:
+            calls += _messages(part, tensors[0].element_size()) if part[0] == ALL_TO_ALL and part[7] is not None else [("call", *part)]
         return self._enqueue(calls, tensors, results, getattr(opts, "asyncOp", True), after)
 
     def message(self, sends: bool, peer: int, tensor) -> Work:
@@ -34,9 +47,31 @@ class Gpu:
         if self._batch is not None:
             self._batch.append((part, tensor))
             return None
-        return self._enqueue([part], [tensor], [tensor], True, None)
+        self._check_device(tensor)
+        # It comes behind what this stream has to do now, not behind what it gets before somebody waits.
+        ready = torch.cuda.Event()
+        ready.record(torch.cuda.current_stream(self._device))
+        message = Message(self, part, tensor, ready)
+        self._unsent.append(message)
+        return message
+
+    def flush(self) -> None:
+        """Messages that wait for company go now."""
+        if not self._unsent:
+            return
+        unsent, self._unsent = self._unsent, []
+        tensors = [one.tensor for one in unsent]
+        try:
+            work = self._enqueue([one.part for one in unsent], tensors, tensors, True, None, [one.ready for one in unsent])
+        except Exception as error:
+            for one in unsent:
+                one.error = error
+            raise
+        for one in unsent:
+            one.work = work
 
     def begin_batch(self) -> None:
+        self.flush()
         self._batch = []
 
     def end_batch(self):
@@ -46,17 +81,24 @@ class Gpu:
         tensors = [tensor for _, tensor in batch]
         return self._enqueue([part for part, _ in batch], tensors, tensors, True, None)
 
-    def _enqueue(self, parts, tensors, results, asynchronous, after) -> Work:
+    def _check_device(self, tensor) -> None:
+        if tensor.device != self._device:
+            raise ValueError(f"a tensor is on {tensor.device}; this rank of the group uses {self._device}")
+
+    def _enqueue(self, parts, tensors, results, asynchronous, after, behind=None) -> Work:
+        """Puts parts on a stream: behind these events, or else behind all that the current stream has to do."""
         for tensor in tensors:
-            if tensor.device != self._device:
-                raise ValueError(f"a tensor is on {tensor.device}; this rank of the group uses {self._device}")
+            self._check_device(tensor)
         current = torch.cuda.current_stream(self._device)
         stream = current
         if asynchronous:
             if self._stream is None:
                 self._stream = torch.cuda.Stream(self._device)
             stream = self._stream
-            stream.wait_stream(current)
+            if behind is None:
+                stream.wait_stream(current)
+            for event in behind or ():
+                stream.wait_event(event)
         with torch.cuda.device(self._device), torch.cuda.stream(stream):
             self._comm.enqueue([stream.cuda_stream], parts)
             if after is not None:
@@ -71,12 +113,29 @@ class Gpu:
         return CudaWork(self._comm, results, event, stream, self._device)
 
     def synchronize(self) -> None:
+        self.flush()
         torch.cuda.current_stream(self._device).synchronize()
         if self._stream is not None:
             self._stream.synchronize()
 
     def close(self) -> None:
+        # Where the communicator failed, whoever waits is told; nobody waits here.
+        with contextlib.suppress(ringway.Error):
+            self.flush()
         self._stream = None
+
+
+def _messages(part, element_size: int):
+    """An all_to_all of unequal blocks, as messages: only its two ends know where a block stands."""
+    _, kind, _, _, source, target, _, (send, receive), _ = part
+    width = 1 if kind == BYTE else element_size
+    found = []
+    for word, at, counts in (("send", source, send), ("recv", target, receive)):
+        for peer, count in enumerate(counts):
+            if count:
+                found.append((word, peer, at, count * width))
+            at += count * width
+    return found
 
 
 def _flattened(results):
@@ -121,3 +180,37 @@ class CudaWork(Work):
             with torch.cuda.stream(self._stream):
                 self._future.set_result(self._results)
         return self._future
+
+
+class Message(Work):
+    """A message that goes to the stream with others, when somebody asks for one of them."""
+
+    def __init__(self, gpu, part, tensor, ready):
+        super().__init__([tensor], source=part[1] if part[0] == "recv" else -1)
+        self._gpu = gpu
+        self.part = part
+        self.tensor = tensor
+        self.ready = ready
+        self.work = None
+        self.error = None
+
+    def _on_stream(self) -> CudaWork:
+        self._gpu.flush()
+        if self.error is not None:
+            raise self.error
+        return self.work
+
+    def wait(self, timeout=None) -> bool:
+        return self._on_stream().wait(timeout)
+
+    def is_completed(self) -> bool:
+        return self._on_stream().is_completed()
+
+    def is_success(self) -> bool:
+        return self._on_stream().is_success()
+
+    def exception(self):
+        return self.error or self._on_stream().exception()
+
+    def get_future(self) -> torch.futures.Future:
+        return self._on_stream().get_future()

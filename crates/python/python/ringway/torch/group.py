@@ -8,6 +8,7 @@ Lists of tensors go through one flat tensor.
 
 from __future__ import annotations
 
+import collections
 import time
 from datetime import timedelta
 
@@ -24,6 +25,8 @@ from .work import Done, Several, Work, advised
 
 _UNSET = timedelta(milliseconds=-1)
 _DONE = Done([])
+# Calls on one number whose works are kept: more than a step of training makes between two of DDP's.
+_SMALL_KEPT = 256
 
 
 class ProcessGroupRingway(dist.ProcessGroup):
@@ -44,6 +47,7 @@ class ProcessGroupRingway(dist.ProcessGroup):
         self._comm = self._call = self._mailbox = self._gpu = None
         self._coalesced = None
         self._last = _DONE
+        self._small = collections.deque(maxlen=_SMALL_KEPT)
         self._sequence = 0
         if not later:
             self._adopt(communicator or self._join(store, rank, size))
@@ -211,8 +215,10 @@ class ProcessGroupRingway(dist.ProcessGroup):
         if self._comm is None:
             raise ringway.InvalidUsage("this process group has not met yet: it was made with enable_reconfigure, so call reconfigure first")
         self._sequence += 1
+        if self._gpu is not None:
+            self._gpu.flush()
         if tensors and tensors[0].is_cuda:
-            return self._coalesce(self._on_gpu(tensors[0].device).run(parts, tensors, results, opts, after))
+            return self._kept(self._on_gpu(tensors[0].device).run(parts, tensors, results, opts, after), tensors)
         limit = self._timeout if opts is None else self._limit(opts)
         if wait or not getattr(opts, "asyncOp", True):
             try:
@@ -232,6 +238,12 @@ class ProcessGroupRingway(dist.ProcessGroup):
         if last < 0:
             work.finish(None)
         self._last = work
+        return self._kept(work, tensors)
+
+    def _kept(self, work, tensors):
+        """DDP's join keeps the work of a call on one number in C++ alone, for which a work whose Python object is gone never ends."""
+        if len(tensors) == 1 and tensors[0].numel() == 1:
+            self._small.append(work)
         return self._coalesce(work)
 
     def _on_gpu(self, device):
@@ -595,7 +607,8 @@ class ProcessGroupRingway(dist.ProcessGroup):
         tensor = types.one(call, tensors)
         types.contiguous(call, tensor)
         peer = target if call == "send" else source
-        if not 0 <= peer < self._size or peer == self._rank:
+        # On a GPU a message to oneself meets its receive in a batch.
+        if not 0 <= peer < self._size or (peer == self._rank and not tensor.is_cuda):
             raise ValueError(f"{call}: rank {peer} is not another rank of this group of {self._size}")
         if tensor.is_cuda:
             return self._on_gpu(tensor.device).message(call == "send", peer, tensor)
