@@ -5,14 +5,16 @@
 
 use crate::exit::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
+use crate::completions::CompletionsArgs;
 use crate::doctor::DoctorArgs;
 use crate::env::EnvArgs;
 use crate::exporter::ExporterArgs;
 use crate::fabric::FabricArgs;
 use crate::k8s::K8sArgs;
 use crate::launch::rank_exec::RankExecArgs;
+use crate::manual::ManArgs;
 use crate::net::NetArgs;
 use crate::perf::args::PerfArgs;
 use crate::plan::PlanArgs;
@@ -25,8 +27,8 @@ use crate::trace::TraceArgs;
 use crate::tune::TuneArgs;
 use crate::why::WhyArgs;
 use crate::{
-    doctor, env, exporter, fabric, k8s, launch, net, output, perf, plan, run, sim, snapshot, topo,
-    trace, tune, why,
+    completions, doctor, env, exporter, fabric, k8s, launch, manual, net, output, perf, plan, run,
+    sim, snapshot, topo, trace, tune, why,
 };
 
 /// Help is laid out for this width, however wide the terminal is.
@@ -85,6 +87,8 @@ pub(crate) enum Command {
     Snapshot(SnapshotArgs),
     Why(WhyArgs),
     Trace(TraceArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
     /// Become one rank of a local job (used by `run` and `perf`)
     #[command(name = "rank-exec", hide = true)]
     RankExec(RankExecArgs),
@@ -113,6 +117,8 @@ impl Command {
             Self::Snapshot(args) => snapshot::run(args),
             Self::Why(args) => why::run(args),
             Self::Trace(args) => trace::run(args),
+            Self::Completions(args) => completions::run(args),
+            Self::Man(args) => manual::run(args),
             Self::RankExec(args) => launch::rank_exec::run(args),
             Self::HostAgent => run::remote::agent::run(),
         }
@@ -137,14 +143,28 @@ impl Command {
             Self::Snapshot(_) => "snapshot",
             Self::Why(_) => "why",
             Self::Trace(_) => "trace",
+            Self::Completions(_) => "completions",
+            Self::Man(_) => "man",
         }
     }
 }
 
+/// The command line without what is hidden: people read and complete the rest.
+pub(crate) fn visible() -> clap::Command {
+    let whole = Cli::command();
+    let shown = whole.get_subcommands().filter(|one| !one.is_hide_set()).cloned();
+    let mut root = clap::Command::new("ringway").subcommands(shown).subcommand_required(true);
+    if let Some(text) = whole.get_about() {
+        root = root.about(text.clone());
+    }
+    if let Some(text) = whole.get_after_help() {
+        root = root.after_help(text.clone());
+    }
+    root.version(env!("CARGO_PKG_VERSION"))
+}
+
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]

@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod completions;
 mod doctor;
 mod env;
 mod exit;
@@ -13,6 +14,7 @@ mod exporter;
 mod fabric;
 mod k8s;
 mod launch;
+mod manual;
 mod net;
 mod output;
 mod perf;

@@ -23,6 +23,8 @@ fn help_ends_with_examples() {
         &["trace", "--help"],
         &["trace", "show", "--help"],
         &["trace", "merge", "--help"],
+        &["completions", "--help"],
+        &["man", "--help"],
     ] {
         let done = finish(&mut ringway(args));
         assert_eq!(done.status.code(), Some(0));

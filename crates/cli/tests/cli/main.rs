@@ -21,6 +21,7 @@ mod logs;
 mod names;
 mod need;
 mod net;
+mod packaging;
 mod perf;
 mod plan;
 mod process;

@@ -1,7 +1,7 @@
 //! What a test needs beyond this program: it skips loudly without, or fails where it must not.
 //!
 //! `RINGWAY_TEST_REQUIRE` lists what the machine must offer (`netns`, `mount`, `mpirun`, `hydra`,
-//! `torchrun`, `python`, `sshd`, `slurm` or `all`): a test that would be skipped for lack of it fails instead.
+//! `torchrun`, `python`, `sshd`, `slurm`, `zsh`, `fish`, `man` or `all`): a test that would be skipped for lack of it fails instead.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -106,6 +106,12 @@ pub(crate) fn slurm() -> bool {
 pub(crate) fn python() -> bool {
     let missing = find("python3").is_none().then(|| "there is no python3".to_owned());
     need("python", missing, "apt-get install python3")
+}
+
+/// A program that a package of its own brings.
+pub(crate) fn program(name: &str, package: &str) -> bool {
+    let missing = find(name).is_none().then(|| format!("there is no {name}"));
+    need(name, missing, &format!("apt-get install {package}"))
 }
 
 fn says_hydra(program: &str) -> bool {

@@ -26,6 +26,11 @@ pub(super) fn documents(choices: &Choices, look: Look) -> Vec<Value> {
         capabilities = capabilities.because(why, "add", Value::list([name.into()]));
     }
     let mut security = Value::map()
+        .because(
+            "Whatever the image's user is: only root may read some of the node's files.",
+            "runAsUser",
+            0_u64,
+        )
         .with("allowPrivilegeEscalation", false)
         .with("readOnlyRootFilesystem", true)
         .with("capabilities", capabilities);
