@@ -24,6 +24,7 @@ mod net;
 mod perf;
 mod plan;
 mod process;
+mod report;
 mod run;
 mod sim;
 mod slurm;
