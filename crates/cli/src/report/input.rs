@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use serde_json::Value;
 
 use super::chrome::Events;
@@ -77,7 +77,7 @@ impl Inputs {
         };
         if bytes[start] == b'<' {
             let drawn = topo::drawn_file(&file_name(path), bytes)
-                .with_context(|| format!("{name}: taken for a topology in XML; {KNOWN}"))?;
+                .map_err(|error| anyhow!("{name}: taken for a topology in XML, but {error:#}"))?;
             self.took(name, "a topology file");
             self.machines.push(Machine::drawn(name, drawn));
             return Ok(());
@@ -108,8 +108,7 @@ impl Inputs {
         mut value: Value,
     ) -> anyhow::Result<()> {
         let has = |key: &str| value.get(key).is_some();
-        let wrong =
-            |kind: &str, why: String| anyhow::anyhow!("{name}: taken for {kind}, but {why}");
+        let wrong = |kind: &str, why: String| anyhow!("{name}: taken for {kind}, but {why}");
         let is_event = |list: &Value| list.get(0).is_some_and(|one| one.get("ph").is_some());
         if value["format"] == ringway::recorder::FORMAT {
             let traces = read::traces(text).map_err(|why| wrong("a trace", why))?;
@@ -153,8 +152,8 @@ impl Inputs {
 
     /// A snapshot, or a copy of a machine's files: the doctor looks at it, and it is drawn.
     fn machine(&mut self, name: &str, path: &Path) -> anyhow::Result<()> {
-        let copied =
-            Copied::open(path).with_context(|| format!("{name}: taken for a snapshot; {KNOWN}"))?;
+        let copied = Copied::open(path)
+            .map_err(|error| anyhow!("{name}: taken for a snapshot, but {error:#}"))?;
         anyhow::ensure!(
             copied.holds(&["sys", "proc", "commands"]),
             "{name}: taken for a snapshot, but it holds none of sys, proc and commands; {KNOWN}"

@@ -169,13 +169,13 @@ fn table(name: &str, ranks: &BTreeMap<u32, Rank>, before: Option<(&Live, f64)>) 
         "#rank",
         "host",
         "pid",
-        "#operations",
-        "#GB in all",
+        "#calls",
+        "#GB",
         "#busbw GB/s",
-        "#operations/s now",
-        "#busbw GB/s now",
+        "#calls/s now",
+        "#GB/s now",
         "#stands still",
-        "#waited in all",
+        "#waited",
     ]);
     for (rank, one) in ranks.iter().take(RANKS) {
         let rate =
