@@ -107,23 +107,27 @@ pub(super) fn section(read: &[Doctored]) -> Section {
             .push(Block::Folded(format!("What was seen of {}", one.name()), vec![facts(one)]));
         return section;
     }
-    let names: Vec<String> = reports.iter().map(|one| one.name()).collect();
-    let each: Vec<(&str, &[Finding])> = names
-        .iter()
-        .zip(&reports)
-        .map(|(name, one)| (name.as_str(), one.findings.as_slice()))
-        .collect();
-    section.findings = in_common(&each);
+    // Machines are compared; logs and fabrics stand for themselves.
+    let (machines, others): (Vec<&Examined>, Vec<&Examined>) =
+        reports.iter().partition(|one| one.subject == "host");
+    let named: Vec<(String, &Examined)> = machines.iter().map(|one| (one.name(), *one)).collect();
+    let each: Vec<(&str, &[Finding])> =
+        named.iter().map(|(name, one)| (name.as_str(), one.findings.as_slice())).collect();
+    section.findings = match &machines[..] {
+        [one] => one.findings.clone(),
+        _ => in_common(&each),
+    };
+    section.findings.extend(others.iter().flat_map(|one| one.findings.iter().cloned()));
     section.findings.extend(read.iter().flat_map(|one| &one.differences).map(Difference::finding));
     let mut table = Table::new(&["looked at", "#failures", "#warnings", "#unknown", "#well"]);
-    for (name, one) in names.iter().zip(&reports).take(LISTED) {
+    for one in reports.iter().take(LISTED) {
         let count = |verdict| {
             let count = one.count(verdict);
             let cell = Cell::number(count.to_string(), count as f64);
             if count > 0 && verdict >= Verdict::Warn { cell.marked(verdict) } else { cell }
         };
         table.rows.push(vec![
-            Cell::text(name.clone()),
+            Cell::text(one.name()),
             count(Verdict::Fail),
             count(Verdict::Warn),
             count(Verdict::Unknown),

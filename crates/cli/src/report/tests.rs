@@ -275,6 +275,24 @@ fn a_simulation_of_the_same_call_is_the_expectation() {
 }
 
 #[test]
+fn machines_are_merged_and_logs_stand_for_themselves() {
+    let machine = |name: &str| {
+        let mut one = doctor("x");
+        one["facts"][0]["value"] = json!(name);
+        one.to_string()
+    };
+    let mut log = doctor("the log's");
+    log["subject"] = json!("log");
+    let page = page(&report(&[machine("node1"), machine("node2"), log.to_string()]), Kind::File);
+    assert!(
+        page.contains("x (on 2 of 2 machines)") && page.contains("<li>node2: x</li>"),
+        "{page}"
+    );
+    assert!(page.contains("the log&#39;s <span"), "no machines are counted there: {page}");
+    assert!(page.contains("2 failures"), "{page}");
+}
+
+#[test]
 fn known_gpus_have_a_usual_bandwidth() {
     let mut value = perf(&[10.0], "float", 8);
     for device in value["config"]["devices"].as_array_mut().unwrap() {
