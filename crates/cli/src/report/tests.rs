@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use proptest::prelude::*;
 use ringway::recorder::{Reason, Trace, Waited};
 use serde_json::{Value, json};
 
@@ -10,6 +11,7 @@ use super::page::{Kind, page};
 use super::perf::Run;
 use super::*;
 use crate::doctor::finding::Verdict;
+use crate::doctor::tests::soup;
 use crate::trace::synthetic;
 
 /// What nobody may get to run.
@@ -212,6 +214,30 @@ fn a_file_that_is_cut_short_is_an_error_and_no_panic() {
         for end in (0..text.len()).step_by(7).filter(|end| text.is_char_boundary(*end)) {
             let _refused_or_read =
                 read(&[text[..end].to_owned()]).map(|inputs| assemble(inputs, &args()));
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(soup::cases(300))]
+
+    /// Bytes changed anywhere in a file of any kind: it is refused or shown, and nothing of it is markup.
+    #[test]
+    fn a_spoiled_file_is_refused_or_shown(
+        which in 0_usize..9,
+        changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..6),
+    ) {
+        let mut bytes = each(EVIL)[which].clone().into_bytes();
+        for (place, byte) in &changes {
+            let at = place.index(bytes.len());
+            bytes[at] = *byte;
+        }
+        let mut inputs = Inputs::default();
+        if inputs.bytes("file", Path::new("file"), &bytes).is_ok()
+            && let Ok(report) = assemble(inputs, &args())
+        {
+            let page = page(&report, Kind::File);
+            prop_assert!(!page.contains("<img") && page.matches("</script>").count() == 1);
         }
     }
 }
