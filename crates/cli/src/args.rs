@@ -19,7 +19,9 @@ use crate::net::NetArgs;
 use crate::perf::args::PerfArgs;
 use crate::plan::PlanArgs;
 use crate::plan::explain::ExplainArgs;
+use crate::report::ReportArgs;
 use crate::run::args::RunArgs;
+use crate::serve::ServeArgs;
 use crate::sim::SimArgs;
 use crate::snapshot::SnapshotArgs;
 use crate::topo::TopoArgs;
@@ -27,8 +29,8 @@ use crate::trace::TraceArgs;
 use crate::tune::TuneArgs;
 use crate::why::WhyArgs;
 use crate::{
-    completions, doctor, env, exporter, fabric, k8s, launch, manual, net, output, perf, plan, run,
-    sim, snapshot, topo, trace, tune, why,
+    completions, doctor, env, exporter, fabric, k8s, launch, manual, net, output, perf, plan,
+    report, run, serve, sim, snapshot, topo, trace, tune, why,
 };
 
 /// Help is laid out for this width, however wide the terminal is.
@@ -60,7 +62,9 @@ const HELP_COLUMNS: usize = 80;
   ringway exporter                        this node's numbers for Prometheus
   ringway why                             who holds up the jobs on this host
   ringway snapshot                        this machine's facts in a file
-  ringway trace show /tmp/t               what the ranks of a job did last"
+  ringway trace show /tmp/t               what the ranks of a job did last
+  ringway report perf.json                one page of all these for a browser
+  ringway serve                           the same live, with running jobs"
 )]
 pub(crate) struct Cli {
     /// What to do.
@@ -87,6 +91,8 @@ pub(crate) enum Command {
     Snapshot(SnapshotArgs),
     Why(WhyArgs),
     Trace(TraceArgs),
+    Report(ReportArgs),
+    Serve(ServeArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
     /// Become one rank of a local job (used by `run` and `perf`)
@@ -117,6 +123,8 @@ impl Command {
             Self::Snapshot(args) => snapshot::run(args),
             Self::Why(args) => why::run(args),
             Self::Trace(args) => trace::run(args),
+            Self::Report(args) => report::run(args),
+            Self::Serve(args) => serve::run(args),
             Self::Completions(args) => completions::run(args),
             Self::Man(args) => manual::run(args),
             Self::RankExec(args) => launch::rank_exec::run(args),
@@ -143,6 +151,8 @@ impl Command {
             Self::Snapshot(_) => "snapshot",
             Self::Why(_) => "why",
             Self::Trace(_) => "trace",
+            Self::Report(_) => "report",
+            Self::Serve(_) => "serve",
             Self::Completions(_) => "completions",
             Self::Man(_) => "man",
         }

@@ -8,10 +8,10 @@ pub(crate) mod checks;
 mod codes;
 pub(crate) mod examine;
 pub(crate) mod finding;
-mod fleet;
+pub(crate) mod fleet;
 pub(crate) mod host;
-mod html;
-mod log;
+pub(crate) mod html;
+pub(crate) mod log;
 mod moment;
 pub(crate) mod sources;
 #[cfg(test)]

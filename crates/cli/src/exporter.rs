@@ -10,7 +10,7 @@
 //! *Invariant*: a scrape reads files and asks sockets, no library and no program; it answers whatever cannot be read.
 
 mod gpus;
-mod jobs;
+pub(crate) mod jobs;
 mod metric;
 mod node;
 mod reading;
@@ -37,7 +37,7 @@ use crate::output;
 use crate::snapshot::unpack::Copied;
 
 /// Where jobs have their sockets with `RINGWAY_METRICS=exporter`.
-const JOBS: &str = "/run/ringway";
+pub(crate) const JOBS: &str = "/run/ringway";
 
 /// How often it is looked what is in the machine.
 const INVENTORY_EVERY: Duration = Duration::from_secs(60);
@@ -93,7 +93,7 @@ enum Nvml {
 }
 
 /// `9464`, `0.0.0.0:9464`, `[::]:9464`.
-fn address(text: &str) -> Result<SocketAddr, String> {
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     match text.parse::<u16>() {
         Ok(port) => Ok(SocketAddr::from(([127, 0, 0, 1], port))),
         Err(_) => text.parse().map_err(|_| {

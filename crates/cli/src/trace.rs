@@ -6,14 +6,14 @@
 //! or is shown.
 
 mod chrome;
-mod clocks;
+pub(crate) mod clocks;
 mod merge;
 mod pickle;
 mod pytorch;
-mod read;
+pub(crate) mod read;
 mod show;
 #[cfg(test)]
-mod synthetic;
+pub(crate) mod synthetic;
 
 use crate::exit::ExitCode;
 use std::path::PathBuf;

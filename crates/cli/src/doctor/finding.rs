@@ -8,7 +8,7 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Exit code of a run that could not be done: wrong arguments, a file that cannot be read.
 pub(crate) const EXIT_CANNOT: u8 = 3;
@@ -17,7 +17,7 @@ pub(crate) const EXIT_CANNOT: u8 = 3;
 const JSON_VERSION: u32 = 1;
 
 /// How it stands.
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize)]
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
     /// Looked at, and well.
@@ -31,7 +31,8 @@ pub(crate) enum Verdict {
 }
 
 impl Verdict {
-    fn word(self) -> &'static str {
+    /// What people call it.
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Pass => "ok",
             Self::Unknown => "unknown",
@@ -51,7 +52,7 @@ impl Verdict {
 }
 
 /// One thing that was found.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Finding {
     /// Short and stable, in lower case with dashes: what scripts match on.
     pub(crate) id: String,
@@ -106,7 +107,7 @@ impl Finding {
 }
 
 /// Something that was seen and is neither good nor bad: a version, a count.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Fact {
     /// What it is.
     pub(crate) name: String,
@@ -242,19 +243,29 @@ impl Report {
     }
 
     fn summary(&self) -> String {
-        let of = |verdict| self.findings.iter().filter(|f| f.verdict == verdict).count();
-        let counts = [
-            (of(Verdict::Fail), "failure", "failures"),
-            (of(Verdict::Warn), "warning", "warnings"),
-            (of(Verdict::Unknown), "unknown", "unknown"),
-        ];
-        let words: Vec<String> = counts
-            .iter()
-            .filter(|(count, ..)| *count > 0)
-            .map(|(count, one, many)| format!("{count} {}", if *count == 1 { one } else { many }))
-            .collect();
-        if words.is_empty() { "nothing wrong found".to_owned() } else { words.join(", ") }
+        summary(&self.findings)
     }
+}
+
+/// How many are wrong: `2 failures, 1 warning`.
+pub(crate) fn summary<'a>(findings: impl IntoIterator<Item = &'a Finding>) -> String {
+    let mut counts = [0_usize; 3];
+    for finding in findings {
+        match finding.verdict {
+            Verdict::Fail => counts[0] += 1,
+            Verdict::Warn => counts[1] += 1,
+            Verdict::Unknown => counts[2] += 1,
+            Verdict::Pass => {}
+        }
+    }
+    let names = [("failure", "failures"), ("warning", "warnings"), ("unknown", "unknown")];
+    let words: Vec<String> = counts
+        .iter()
+        .zip(names)
+        .filter(|(count, _)| **count > 0)
+        .map(|(count, (one, many))| format!("{count} {}", if *count == 1 { one } else { many }))
+        .collect();
+    if words.is_empty() { "nothing wrong found".to_owned() } else { words.join(", ") }
 }
 
 impl Finding {

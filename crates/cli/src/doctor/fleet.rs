@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::checks;
 use super::examine::Examined;
@@ -20,7 +20,7 @@ pub(crate) type Traits = BTreeMap<String, String>;
 const NAMES: usize = 6;
 
 /// One machine, or several, with another value than most.
-#[derive(Clone, Debug, Eq, PartialEq, Serialize)]
+#[derive(Clone, Debug, Eq, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Difference {
     /// What is compared: `mlx5_3 firmware`.
     pub(crate) fact: String,
@@ -252,7 +252,8 @@ impl Difference {
         format!("{names}: {} {}, {have} {}", self.fact, self.value, self.majority)
     }
 
-    fn finding(&self) -> Finding {
+    /// As a finding.
+    pub(crate) fn finding(&self) -> Finding {
         Finding::new("fleet", "fleet-differs", Verdict::Warn, self.title())
             .seen(format!("{} = {} on {}", self.fact, self.value, self.machines.join(", ")))
             .costs("the slowest machine sets the speed of all; settings that differ cause hangs that come and go")
@@ -309,33 +310,8 @@ impl Fleet {
     /// One report: what many machines have in common stands once.
     pub(crate) fn merged(&self, machines: &[Examined]) -> Report {
         let mut merged = Report::new("fleet");
-        let mut places = BTreeMap::<(String, Verdict), usize>::new();
-        for machine in machines {
-            for finding in
-                machine.report.findings.iter().filter(|finding| finding.verdict > Verdict::Unknown)
-            {
-                let key = (finding.id.clone(), finding.verdict);
-                let place = *places.entry(key).or_insert_with(|| {
-                    let mut first = finding.clone();
-                    first.evidence.clear();
-                    merged.findings.push(first);
-                    merged.findings.len() - 1
-                });
-                let first = finding.evidence.first().map_or("", String::as_str);
-                let common = &mut merged.findings[place];
-                common.evidence.push(format!("{}: {first}", machine.name));
-                generalise(common, finding);
-            }
-        }
-        for finding in &mut merged.findings {
-            let count = finding.evidence.len();
-            finding.title =
-                format!("{} (on {count} of {} machines)", finding.title, machines.len());
-            if count > 8 {
-                finding.evidence.truncate(8);
-                finding.evidence.push(format!("and {} more", count - 8));
-            }
-        }
+        let each = machines.iter().map(|one| (one.name.as_str(), one.report.findings.as_slice()));
+        merged.findings = in_common(&each.collect::<Vec<_>>());
         merged.findings.extend(self.findings.findings.iter().cloned());
         merged
     }
@@ -353,6 +329,36 @@ impl Fleet {
             Verdict::Fail => 2,
         }
     }
+}
+
+/// What is wrong with machines, each with its name; what many have in common stands once.
+pub(crate) fn in_common(machines: &[(&str, &[Finding])]) -> Vec<Finding> {
+    let mut merged: Vec<Finding> = Vec::new();
+    let mut places = BTreeMap::<(String, Verdict), usize>::new();
+    for (name, findings) in machines {
+        for finding in findings.iter().filter(|finding| finding.verdict > Verdict::Unknown) {
+            let key = (finding.id.clone(), finding.verdict);
+            let place = *places.entry(key).or_insert_with(|| {
+                let mut first = finding.clone();
+                first.evidence.clear();
+                merged.push(first);
+                merged.len() - 1
+            });
+            let first = finding.evidence.first().map_or("", String::as_str);
+            let common = &mut merged[place];
+            common.evidence.push(format!("{name}: {first}"));
+            generalise(common, finding);
+        }
+    }
+    for finding in &mut merged {
+        let count = finding.evidence.len();
+        finding.title = format!("{} (on {count} of {} machines)", finding.title, machines.len());
+        if count > 8 {
+            finding.evidence.truncate(8);
+            finding.evidence.push(format!("and {} more", count - 8));
+        }
+    }
+    merged
 }
 
 /// Makes what is told of several machines true of one more: words that hold for some only, which may name their

@@ -10,13 +10,16 @@ use super::finding::{Finding, Verdict};
 use super::fleet::Fleet;
 use crate::output::escaped;
 
-const STYLE: &str = "\
-:root{color-scheme:light dark;--paper:#fff;--ink:#1b1f24;--soft:#59636e;--line:#d8dee4;--card:#f6f8fa;\
---fail:#b42318;--warn:#8a5a00;--unknown:#0b6e99;--ok:#1a7f37}\
-@media(prefers-color-scheme:dark){:root{--paper:#0e1116;--ink:#e6edf3;--soft:#9198a1;--line:#30363d;--card:#161b22;\
---fail:#ff7b72;--warn:#e3b341;--unknown:#79c0ff;--ok:#56d364}}\
-body{margin:0 auto;max-width:60rem;padding:2rem 1rem;background:var(--paper);color:var(--ink);\
-font:16px/1.5 system-ui,sans-serif}\
+/// Colours by day.
+pub(crate) const LIGHT: &str = "--paper:#fff;--ink:#1b1f24;--soft:#59636e;--line:#d8dee4;--card:#f6f8fa;\
+--fail:#b42318;--warn:#8a5a00;--unknown:#0b6e99;--ok:#1a7f37";
+
+/// Colours by night.
+pub(crate) const DARK: &str = "--paper:#0e1116;--ink:#e6edf3;--soft:#9198a1;--line:#30363d;--card:#161b22;\
+--fail:#ff7b72;--warn:#e3b341;--unknown:#79c0ff;--ok:#56d364";
+
+/// Rules of texts and findings.
+pub(crate) const TEXTS: &str = "\
 h1{font-size:1.5rem;margin:0}h2{font-size:1.1rem;margin:2rem 0 .5rem}\
 .soft{color:var(--soft)}article{border:1px solid var(--line);border-left:.3rem solid var(--soft);\
 border-radius:.4rem;background:var(--card);padding:.6rem .9rem;margin:.6rem 0;overflow-wrap:anywhere}\
@@ -25,8 +28,12 @@ article p{margin:.2rem 0}.fail{border-left-color:var(--fail)}.warn{border-left-c
 .word{font-weight:600;text-transform:uppercase;font-size:.8rem;letter-spacing:.04em}\
 .fail .word{color:var(--fail)}.warn .word{color:var(--warn)}.unknown .word{color:var(--unknown)}\
 .pass .word{color:var(--ok)}code,li{font:13px/1.5 ui-monospace,monospace}ul{margin:.3rem 0;padding-left:1.2rem}\
+details>summary{cursor:pointer;margin:1rem 0 .3rem}";
+
+const STYLE: &str = "\
+body{margin:0 auto;max-width:60rem;padding:2rem 1rem;background:var(--paper);color:var(--ink);\
+font:16px/1.5 system-ui,sans-serif}\
 table{border-collapse:collapse}td{padding:.1rem 1rem .1rem 0;vertical-align:top}\
-details>summary{cursor:pointer;margin:1rem 0 .3rem}\
 figure{box-sizing:border-box;width:calc(100vw - 3rem);margin:.5rem 0 1rem 50%;transform:translateX(-50%);\
 overflow-x:auto;border:1px solid var(--line);border-radius:.4rem}\
 figure svg{display:block;margin:auto;height:auto;max-width:max(100%,72rem)}figcaption{padding:.4rem .9rem}";
@@ -44,7 +51,9 @@ pub(super) fn page(machines: &[Examined], fleet: Option<&Fleet>) -> String {
     let _ = write!(
         page,
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
-         content=\"width=device-width\">\n<title>ringway doctor: {0}</title>\n<style>{STYLE}</style>\n</head>\n\
+         content=\"width=device-width\">\n<title>ringway doctor: {0}</title>\n<style>\
+         :root{{color-scheme:light dark;{LIGHT}}}@media(prefers-color-scheme:dark){{:root{{{DARK}}}}}{TEXTS}{STYLE}\
+         </style>\n</head>\n\
          <body>\n<h1>{0}</h1>\n",
         escaped(&title)
     );
@@ -162,26 +171,33 @@ fn findings(page: &mut String, all: &[Finding]) {
             Some(how) => writeln!(page, "<details><summary>{count} checks {how}</summary>"),
             None => writeln!(page, "<h2>{heading}</h2>"),
         };
-        these.for_each(|finding| article(page, finding));
+        these.for_each(|finding| article(page, finding, &finding.id));
         if folded.is_some() {
             page.push_str("</details>\n");
         }
     }
 }
 
-fn article(page: &mut String, finding: &Finding) {
-    let class = match finding.verdict {
+/// The word by which pages style a verdict.
+pub(crate) fn class(verdict: Verdict) -> &'static str {
+    match verdict {
         Verdict::Fail => "fail",
         Verdict::Warn => "warn",
         Verdict::Unknown => "unknown",
         Verdict::Pass => "pass",
-    };
+    }
+}
+
+/// One finding with what it costs, the fix and the evidence, at the place `anchor`.
+pub(crate) fn article(page: &mut String, finding: &Finding, anchor: &str) {
+    let class = class(finding.verdict);
     let _ = writeln!(
         page,
-        "<article class=\"{class}\" id=\"{id}\"><p><span class=\"word\">{class}</span> {} <span class=\"soft\">{} · {id}</span></p>",
+        "<article class=\"{class}\" id=\"{}\"><p><span class=\"word\">{class}</span> {} <span class=\"soft\">{} · {}</span></p>",
+        escaped(anchor),
         escaped(&finding.title),
         escaped(&finding.group),
-        id = escaped(&finding.id),
+        escaped(&finding.id),
     );
     if let Some(cost) = &finding.cost {
         let _ = writeln!(page, "<p><span class=\"soft\">costs</span> {}</p>", escaped(cost));

@@ -8,7 +8,7 @@
 //! with ranks and distinct facts, each part with a limit; no input makes it panic.
 
 mod conclude;
-mod curve;
+pub(crate) mod curve;
 mod device;
 mod job;
 mod lines;

@@ -58,21 +58,31 @@ impl Jobs {
                 return jobs;
             }
         };
-        for (path, answer) in paths.iter().zip(ask::all(&paths, PATIENCE)) {
+        jobs.ask_all(&paths);
+        jobs
+    }
+
+    /// Asks at these sockets, too.
+    pub(crate) fn ask_all(&mut self, paths: &[PathBuf]) {
+        for (path, answer) in paths.iter().zip(ask::all(paths, PATIENCE)) {
             let failed = match answer {
                 Answer::Gone => continue,
                 Answer::Failed(why) => Some(why),
                 Answer::Text(text) => match families(&text) {
-                    Ok(families) => jobs.take(families).err(),
+                    Ok(families) => self.take(families).err(),
                     Err(error) => Some(error.to_string()),
                 },
             };
             match failed {
-                None => jobs.answered += 1,
-                Some(why) => jobs.failed.push(format!("{}: {why}", path.display())),
+                None => self.answered += 1,
+                Some(why) => self.failed.push(format!("{}: {why}", path.display())),
             }
         }
-        jobs
+    }
+
+    /// Everything that was told.
+    pub(crate) fn samples(&self) -> impl Iterator<Item = &Sample> {
+        self.families.values().flat_map(|family| &family.samples)
     }
 
     /// Takes what one process told; all of it or nothing.

@@ -124,8 +124,12 @@ struct AverageBusBandwidth {
 #[derive(Debug, Serialize)]
 struct Ours {
     version: &'static str,
+    collective: &'static str,
     ranks: usize,
     connection: String,
+    /// For each row what the planner reckoned with, in microseconds; empty where it was not asked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    expected_us: Vec<Option<f64>>,
     /// How ranks reach each other's GPU memory, where the buffers are there.
     #[serde(skip_serializing_if = "Option::is_none")]
     gpu_path: Option<String>,
@@ -140,6 +144,8 @@ pub(crate) struct Results<'a> {
     pub(crate) summary: Summary,
     pub(crate) connection: String,
     pub(crate) gpu_path: Option<String>,
+    /// For each row, where the planner was asked.
+    pub(crate) expected_us: Vec<Option<f64>>,
     pub(crate) start_time: String,
     pub(crate) end_time: String,
 }
@@ -177,8 +183,10 @@ impl Document {
             end_time: results.end_time.clone(),
             ringway: Ours {
                 version: env!("CARGO_PKG_VERSION"),
+                collective: results.settings.collective.name(),
                 ranks: results.devices.len(),
                 connection: results.connection.clone(),
+                expected_us: results.expected_us.clone(),
                 gpu_path: results.gpu_path.clone(),
             },
         }

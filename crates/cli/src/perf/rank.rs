@@ -10,7 +10,7 @@ use std::io;
 
 use anyhow::{Context as _, anyhow};
 use ringway::Communicator;
-use ringway_plan::types::Collective;
+use ringway_plan::types::{Collective, ReduceOp};
 
 use super::args::Memory;
 use super::clock;
@@ -25,7 +25,7 @@ use super::ranks::{self, Collectives, Team};
 use super::settings::{Blocking, ITERATIONS, Settings, Step};
 use super::table::{Device, Row, Summary};
 use crate::launch::environment::Place;
-use crate::{output, size};
+use crate::{output, size, timing};
 
 /// Joins the job and measures.
 pub(crate) fn run(settings: Settings, place: &Place) -> anyhow::Result<ExitCode> {
@@ -190,6 +190,7 @@ fn sweep(
             summary,
             connection: comm.describe(),
             gpu_path: comm.gpu_path(),
+            expected_us: expected(settings, comm, &subjects, rows.len()),
             start_time,
             end_time: clock::now(),
         };
@@ -201,6 +202,32 @@ fn sweep(
         ));
     }
     Ok(if summary.passes() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NOT_PASSED) })
+}
+
+/// What the planner reckons each row takes. On GPU memory kernels do the work, and it is not asked.
+fn expected(
+    settings: &Settings,
+    comm: &Communicator,
+    subjects: &[Subject],
+    rows: usize,
+) -> Vec<Option<f64>> {
+    if settings.memory != Memory::Host {
+        return Vec::new();
+    }
+    let one = |subject: &Subject| {
+        let call = timing::Subject {
+            collective: settings.collective,
+            data_type: subject.data_type,
+            op: subject.op.unwrap_or(ReduceOp::Sum),
+            root: subject.root.unwrap_or(0),
+            bytes: subject.bytes,
+        };
+        let choice = comm.candidates(&call.call(comm.size()).of_library()).ok()?;
+        let chosen = choice.candidates.iter().find(|one| one.algorithm == choice.algorithm)?;
+        chosen.expected_us.filter(|us| us.is_finite())
+    };
+    let cycle: Vec<Option<f64>> = subjects.iter().map(one).collect();
+    cycle.into_iter().cycle().take(rows).collect()
 }
 
 fn print(progress: &Progress, lines: &[String]) -> io::Result<()> {

@@ -13,7 +13,7 @@ use ringway::recorder::{CallRecord, Outcome, Trace};
 
 /// How a clock was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(crate) enum How {
     /// The others are set by it.
     Reference,
     /// By so many operations; the middle half of them lie within `spread_ns`, and the offset is in `bounds_ns`,
@@ -27,27 +27,27 @@ pub(super) enum How {
 
 /// The clock of one machine.
 #[derive(Clone, Debug)]
-pub(super) struct Machine {
+pub(crate) struct Machine {
     /// The clock's id.
-    pub(super) id: String,
+    pub(crate) id: String,
     /// Its host, as the first of its ranks names it.
-    pub(super) host: String,
-    pub(super) how: How,
+    pub(crate) host: String,
+    pub(crate) how: How,
     /// What is added to its times to get nanoseconds since 1970 by the reference.
-    pub(super) shift_ns: i128,
+    pub(crate) shift_ns: i128,
     /// How far its date is from the reference's.
-    pub(super) date_off_ns: i128,
+    pub(crate) date_off_ns: i128,
 }
 
 /// All clocks.
 #[derive(Clone, Debug)]
-pub(super) struct Clocks {
-    pub(super) machines: Vec<Machine>,
+pub(crate) struct Clocks {
+    pub(crate) machines: Vec<Machine>,
 }
 
 impl Clocks {
     /// When something happened, in nanoseconds since 1970 by the reference clock.
-    pub(super) fn moment(&self, trace: &Trace, ns: u64) -> i128 {
+    pub(crate) fn moment(&self, trace: &Trace, ns: u64) -> i128 {
         let machine = self.machines.iter().find(|machine| machine.id == trace.clock.id);
         i128::from(ns) + machine.map_or(0, |machine| machine.shift_ns)
     }
@@ -69,7 +69,7 @@ struct Part {
 type Shared = BTreeMap<(String, u64), BTreeMap<usize, Part>>;
 
 /// Sets the clocks of all traces by that of the first.
-pub(super) fn align(traces: &[Trace]) -> Clocks {
+pub(crate) fn align(traces: &[Trace]) -> Clocks {
     let mut machines: Vec<Machine> = Vec::new();
     let mut of_trace = Vec::new();
     for trace in traces {
@@ -172,7 +172,7 @@ fn estimate(pairs: &[(Part, Part)]) -> Option<(How, i128)> {
 }
 
 /// The clocks in words, a line each.
-pub(super) fn describe(clocks: &Clocks) -> Vec<String> {
+pub(crate) fn describe(clocks: &Clocks) -> Vec<String> {
     let us = |ns: i128| format!("{:+.3} us", ns as f64 / 1e3);
     let line = |machine: &Machine| {
         let host = super::show::shown(&machine.host);

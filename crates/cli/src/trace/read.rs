@@ -15,42 +15,51 @@ const BYTES_MAX: u64 = 1 << 30;
 
 /// A trace and where it is from.
 #[derive(Clone, Debug)]
-pub(super) struct Read {
-    pub(super) path: PathBuf,
-    pub(super) trace: Trace,
+pub(crate) struct Read {
+    pub(crate) path: PathBuf,
+    pub(crate) trace: Trace,
 }
 
 /// All traces in these files and folders, by communicator and rank. Of several of one rank the last one
 /// taken counts.
 pub(super) fn all(paths: &[PathBuf]) -> anyhow::Result<Vec<Read>> {
-    let mut latest: BTreeMap<(String, u32), Read> = BTreeMap::new();
+    let mut found = Vec::new();
     for path in paths {
         for file in files(path)? {
-            for trace in one(&file)? {
-                let key = (trace.communicator.clone(), trace.rank);
-                let kin = latest.range((key.0.clone(), 0)..=(key.0.clone(), u32::MAX)).next();
-                if let Some((_, other)) = kin.filter(|(_, one)| one.trace.size != trace.size) {
-                    bail!(
-                        "{} and {} say that communicator {} has {} and {} ranks; one of them is of another job",
-                        other.path.display(),
-                        file.display(),
-                        shown(&key.0),
-                        other.trace.size,
-                        trace.size
-                    );
-                }
-                let newer = latest.get(&key).is_none_or(|old| old.trace.taken_ns < trace.taken_ns);
-                if newer {
-                    latest.insert(key, Read { path: file.clone(), trace });
-                }
-            }
+            let traces = one(&file)?;
+            found.extend(traces.into_iter().map(|trace| Read { path: file.clone(), trace }));
+        }
+    }
+    latest(found)
+}
+
+/// Traces by communicator and rank, of several of one rank the last one taken.
+pub(crate) fn latest(found: Vec<Read>) -> anyhow::Result<Vec<Read>> {
+    let mut latest: BTreeMap<(String, u32), Read> = BTreeMap::new();
+    for read in found {
+        let Read { path, trace } = &read;
+        let key = (trace.communicator.clone(), trace.rank);
+        let kin = latest.range((key.0.clone(), 0)..=(key.0.clone(), u32::MAX)).next();
+        if let Some((_, other)) = kin.filter(|(_, one)| one.trace.size != trace.size) {
+            bail!(
+                "{} and {} say that communicator {} has {} and {} ranks; one of them is of another job",
+                other.path.display(),
+                path.display(),
+                shown(&key.0),
+                other.trace.size,
+                trace.size
+            );
+        }
+        let newer = latest.get(&key).is_none_or(|old| old.trace.taken_ns < trace.taken_ns);
+        if newer {
+            latest.insert(key, read);
         }
     }
     Ok(latest.into_values().collect())
 }
 
 /// The file itself, or those of a folder that are named as traces are.
-fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+pub(crate) fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -72,24 +81,36 @@ fn files(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// The traces of one file: one, or those that `merge --format ringway` has joined, a line each.
+/// The traces of one file.
 fn one(path: &Path) -> anyhow::Result<Vec<Trace>> {
+    let bytes = bytes(path)?;
+    let text =
+        std::str::from_utf8(&bytes).with_context(|| format!("cannot read {}", path.display()))?;
+    traces(text).map_err(|why| anyhow::anyhow!("{}: {}", path.display(), shown(&why)))
+}
+
+/// A file, unless it is longer than any trace.
+pub(crate) fn bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
     let named = || format!("cannot read {}", path.display());
     let file = File::open(path).with_context(named)?;
-    let mut text = String::new();
-    file.take(BYTES_MAX + 1).read_to_string(&mut text).with_context(named)?;
-    if text.len() as u64 > BYTES_MAX {
+    let mut bytes = Vec::new();
+    file.take(BYTES_MAX + 1).read_to_end(&mut bytes).with_context(named)?;
+    if bytes.len() as u64 > BYTES_MAX {
         bail!("{} is longer than {BYTES_MAX} bytes; no trace is", path.display());
     }
-    match Trace::parse(&text) {
-        Ok(trace) => Ok(vec![trace]),
-        Err(whole) => {
-            let lines = text.lines().filter(|line| !line.trim().is_empty());
-            let joined: Result<Vec<Trace>, String> = lines.map(Trace::parse).collect();
-            match joined {
-                Ok(traces) if traces.len() > 1 => Ok(traces),
-                _ => bail!("{}: {}", path.display(), shown(&whole)),
-            }
-        }
+    Ok(bytes)
+}
+
+/// The traces of a text: one, or those that `merge --format ringway` has joined, a line each.
+pub(crate) fn traces(text: &str) -> Result<Vec<Trace>, String> {
+    let whole = match Trace::parse(text) {
+        Ok(trace) => return Ok(vec![trace]),
+        Err(whole) => whole,
+    };
+    let lines = text.lines().filter(|line| !line.trim().is_empty());
+    let joined: Result<Vec<Trace>, String> = lines.map(Trace::parse).collect();
+    match joined {
+        Ok(traces) if traces.len() > 1 => Ok(traces),
+        _ => Err(whole),
     }
 }

@@ -7,7 +7,7 @@ use ringway::recorder::{
 use ringway::{Collective, DataType, ReduceOp};
 
 /// An all_reduce of 8 bytes.
-pub(super) fn call(sequence: u64, start_ns: u64, end_ns: Option<u64>) -> CallRecord {
+pub(crate) fn call(sequence: u64, start_ns: u64, end_ns: Option<u64>) -> CallRecord {
     CallRecord {
         sequence,
         collective: Collective::AllReduce,
@@ -30,7 +30,7 @@ pub(super) fn call(sequence: u64, start_ns: u64, end_ns: Option<u64>) -> CallRec
 }
 
 /// A rank that has done nothing, on a host of its own.
-pub(super) fn trace(rank: u32, size: u32) -> Trace {
+pub(crate) fn trace(rank: u32, size: u32) -> Trace {
     Trace {
         format: FORMAT.to_owned(),
         version: VERSION,
@@ -57,7 +57,7 @@ pub(super) fn trace(rank: u32, size: u32) -> Trace {
 }
 
 /// An all_reduce of 8 bytes, put on a GPU.
-pub(super) fn launch(number: u64, enqueued_ns: u64) -> LaunchRecord {
+pub(crate) fn launch(number: u64, enqueued_ns: u64) -> LaunchRecord {
     LaunchRecord {
         number,
         collective: Collective::AllReduce,

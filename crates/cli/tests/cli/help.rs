@@ -19,6 +19,8 @@ fn help_ends_with_examples() {
         &["k8s", "--help"],
         &["k8s", "gen", "--help"],
         &["k8s", "lint", "--help"],
+        &["report", "--help"],
+        &["serve", "--help"],
         &["snapshot", "--help"],
         &["trace", "--help"],
         &["trace", "show", "--help"],

@@ -25,6 +25,7 @@ mod packaging;
 mod perf;
 mod plan;
 mod process;
+mod report;
 mod run;
 mod sim;
 mod slurm;

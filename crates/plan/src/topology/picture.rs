@@ -25,7 +25,8 @@ const WIDEST: f64 = 2400.0;
 const BETWEEN: f64 = 124.0;
 const HEAD: f64 = 64.0;
 
-const STYLE: &str = "
+/// Rules of the picture by day. They name classes alone (and `text`), so that a page with other pictures nests them.
+pub const LIGHT: &str = "
 text{font:12px ui-sans-serif,system-ui,'DejaVu Sans',sans-serif;fill:#1b1f24;text-anchor:middle}
 .title{font-size:16px;font-weight:600;text-anchor:start}.faint{fill:#57606a;font-size:11px}
 .left{text-anchor:start}.name{font-weight:600}.small{font-size:10px;fill:#57606a}
@@ -37,11 +38,14 @@ text{font:12px ui-sans-serif,system-ui,'DejaVu Sans',sans-serif;fill:#1b1f24;tex
 .sys{stroke:#54aeff;stroke-width:2;stroke-dasharray:6 4;fill:none}
 .way{stroke-width:4;fill:none;opacity:.75;stroke-linejoin:round}
 .slow{fill:#cf222e;font-weight:600}
-@media(prefers-color-scheme:dark){
+";
+
+/// What is different by night.
+pub const DARK: &str = "
 text{fill:#e6edf3}.faint,.small{fill:#9198a1}.paper{fill:#0d1117}.socket{fill:#151b23;stroke:#3d444d}
 .cpu{fill:#0c2d4b;stroke:#316dca}.pci{fill:#262c36;stroke:#656c76}
 .gpu{fill:#12361f;stroke:#2ea043}.nic{fill:#3d2410;stroke:#db6d28}.off{fill:#151b23;stroke:#656c76}
-.nvs{fill:#2b1a45;stroke:#ab7df8}.link{stroke:#656c76}.nv{stroke:#ab7df8}.sys{stroke:#316dca}.slow{fill:#ff7b72}}
+.nvs{fill:#2b1a45;stroke:#ab7df8}.link{stroke:#656c76}.nv{stroke:#ab7df8}.sys{stroke:#316dca}.slow{fill:#ff7b72}
 ";
 
 /// Colours of the ways, one a rail, readable on light and dark.
@@ -85,7 +89,7 @@ pub fn svg(topology: &Topology, affinities: &[Affinity], title: &str) -> String 
         text,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width:.0} {height:.0}\" \
          width=\"{width:.0}\" height=\"{height:.0}\" role=\"img\">\n<title>{0}</title>\n\
-         <style>{STYLE}</style>\n<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n\
+         <style>{LIGHT}@media(prefers-color-scheme:dark){{{DARK}}}</style>\n<rect class=\"paper\" width=\"100%\" height=\"100%\"/>\n\
          <text class=\"title\" x=\"{PAD}\" y=\"32\">{0}</text>\n",
         escaped(title)
     );

@@ -31,6 +31,9 @@ const ASKERS_MOST: usize = 64;
 /// How long nobody is let in where that failed.
 const REST: Duration = Duration::from_millis(100);
 
+/// What metrics are, as HTTP has it.
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
 /// Where askers come in.
 #[derive(Debug)]
 pub enum Listener {
@@ -58,6 +61,18 @@ impl Server {
         listener: Listener,
         tell: impl Fn() -> String + Send + 'static,
     ) -> io::Result<Self> {
+        Self::open_as(listener, METRICS, tell)
+    }
+
+    /// The same with something else than metrics, which `kind` names as HTTP does: `text/html; charset=utf-8`.
+    ///
+    /// # Errors
+    /// The kernel has no thread or no descriptor left.
+    pub fn open_as(
+        listener: Listener,
+        kind: &'static str,
+        tell: impl Fn() -> String + Send + 'static,
+    ) -> io::Result<Self> {
         match &listener {
             Listener::Tcp(listener) => listener.set_nonblocking(true)?,
             Listener::Unix(listener) => listener.set_nonblocking(true)?,
@@ -66,7 +81,8 @@ impl Server {
         let end = Arc::new(rustix::event::eventfd(0, flags)?);
         let rung = Arc::clone(&end);
         let builder = std::thread::Builder::new().name("ringway-metrics".to_owned());
-        let thread = os::without_signals(|| builder.spawn(move || serve(&listener, &rung, &tell)))?;
+        let told = Told { kind, tell: Box::new(tell) };
+        let thread = os::without_signals(|| builder.spawn(move || serve(&listener, &rung, &told)))?;
         Ok(Self { end, thread: Some(thread) })
     }
 
@@ -85,6 +101,12 @@ impl Drop for Server {
             let _panicked = thread.join();
         }
     }
+}
+
+/// What is told.
+struct Told {
+    kind: &'static str,
+    tell: Box<dyn Fn() -> String + Send>,
 }
 
 /// A connection.
@@ -128,7 +150,7 @@ impl Listener {
     }
 }
 
-fn serve(listener: &Listener, end: &OwnedFd, tell: &dyn Fn() -> String) {
+fn serve(listener: &Listener, end: &OwnedFd, told: &Told) {
     let mut askers: Vec<Asker> = Vec::new();
     loop {
         let now = Instant::now();
@@ -161,7 +183,7 @@ fn serve(listener: &Listener, end: &OwnedFd, tell: &dyn Fn() -> String) {
         // One that does not listen to the end is its own loss.
         askers.retain_mut(|asker| {
             let is_ready = ready_askers.next().copied().unwrap_or(false);
-            !is_ready || asker.go_on(tell).unwrap_or(false)
+            !is_ready || asker.go_on(told).unwrap_or(false)
         });
         if ready[1] {
             match listener.accept() {
@@ -181,10 +203,10 @@ fn serve(listener: &Listener, end: &OwnedFd, tell: &dyn Fn() -> String) {
 
 impl Asker {
     /// Reads or writes what is possible now; whether there is more to do.
-    fn go_on(&mut self, tell: &dyn Fn() -> String) -> io::Result<bool> {
+    fn go_on(&mut self, told: &Told) -> io::Result<bool> {
         if self.reply.is_none() {
             let Some(line) = self.asked()? else { return Ok(true) };
-            self.reply = Some((reply(&line, tell), 0));
+            self.reply = Some((reply(&line, told), 0));
             self.until = Instant::now() + PATIENCE;
         }
         let Some((reply, sent)) = &mut self.reply else { return Ok(true) };
@@ -221,9 +243,9 @@ impl Asker {
     }
 }
 
-fn reply(line: &str, tell: &dyn Fn() -> String) -> Vec<u8> {
+fn reply(line: &str, told: &Told) -> Vec<u8> {
     let (status, kind, body) = match wanted(line) {
-        Ok(()) => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", tell()),
+        Ok(()) => ("200 OK", told.kind, (told.tell)()),
         Err(status) => (status, "text/plain; charset=utf-8", format!("{status}\n")),
     };
     let bytes = body.len();
@@ -236,7 +258,7 @@ fn reply(line: &str, tell: &dyn Fn() -> String) -> Vec<u8> {
     reply.into_bytes()
 }
 
-/// Whether a request is for the metrics; else the status it gets.
+/// Whether a request is for what is told; else the status it gets.
 fn wanted(line: &str) -> Result<(), &'static str> {
     let mut words = line.split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());

@@ -11,7 +11,7 @@ use ringway_fabric::export::picture::{escaped, shortened};
 use super::heat::duration;
 use super::summary::Summary;
 use crate::network::Network;
-use crate::outcome::{Outcome, Span};
+use crate::outcome::{Incident, Outcome, Span};
 
 /// Rows that are drawn.
 const ROWS_MOST: usize = 400;
@@ -34,7 +34,7 @@ svg text{font:12px system-ui,'DejaVu Sans',sans-serif;fill:#1b1f24}svg .soft{fil
 .band{fill:#f3f5f8}.grid{stroke:#d0d7de}.on{fill:#fff!important;pointer-events:none}\
 .c0{fill:#57606a}.c1{fill:#0b62ba}.c2{fill:#a04800}.c3{fill:#6f42c1}.c4{fill:#0f6b57}.c5{fill:#9b2257}\
 rect.box{stroke:#fff;stroke-width:.6}.box:hover{opacity:.75}.incident{stroke:#cf222e;stroke-width:1.5;stroke-dasharray:4 3}\
-.bell{fill:#cf222e}\
+.bell{fill:#cf222e}.legend{display:flex;flex-wrap:wrap;gap:.1rem 1.2rem;list-style:none;margin:.3rem 0;padding:0}\
 @media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}.soft{color:#9198a1}svg text{fill:#e6edf3}\
 svg .soft{fill:#9198a1}.band{fill:#151b23}.grid{stroke:#30363d}rect.box{stroke:#0d1117}\
 .incident{stroke:#ff7b72}.bell{fill:#ff7b72}}";
@@ -57,7 +57,6 @@ struct Row<'a> {
 /// The page.
 #[must_use]
 pub fn html(network: &Network, outcome: &Outcome, title: &str) -> String {
-    let rows = rows(&outcome.spans);
     let mut page = String::new();
     let _ = write!(
         page,
@@ -70,7 +69,7 @@ pub fn html(network: &Network, outcome: &Outcome, title: &str) -> String {
         network.fabric.hosts.len(),
         outcome.flows,
     );
-    figure(&mut page, &rows, outcome);
+    page.push_str(&figure(&outcome.spans, &outcome.incidents, outcome.end_us));
     if !outcome.incidents.is_empty() {
         page.push_str("<h2>Incidents</h2>\n<table>\n");
         for incident in &outcome.incidents {
@@ -169,15 +168,20 @@ fn stacked(boxes: &mut [Shown<'_>]) -> usize {
     ends.len().max(1)
 }
 
-fn figure(page: &mut String, rows: &[Row<'_>], outcome: &Outcome) {
-    let end_us = if outcome.end_us > 0.0 { outcome.end_us } else { 1.0 };
+/// The picture alone, for a page that has rules for its classes: `band`, `grid`, `soft`, `box`, `c0` to `c5`, `on` (text on
+/// a box), `incident`, `bell` and `legend`. Below it stands what is not drawn.
+#[must_use]
+pub fn figure(spans: &[Span], incidents: &[Incident], end_us: f64) -> String {
+    let rows = rows(spans);
+    let mut page = String::new();
+    let end_us = if end_us > 0.0 { end_us } else { 1.0 };
     let x = |us: f64| LEFT + us / end_us * (WIDTH - LEFT - 20.0);
     let drawn = &rows[..rows.len().min(ROWS_MOST)];
     let lanes: usize = drawn.iter().map(|row| row.lanes).sum();
     let height = TOP + lanes as f64 * LANE + drawn.len() as f64 * 6.0 + 20.0;
     let _ = writeln!(
         page,
-        "<figure>\n<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" width=\"{WIDTH}\" height=\"{height:.0}\" role=\"img\">"
+        "<figure class=\"timeline\">\n<svg viewBox=\"0 0 {WIDTH} {height:.0}\" width=\"{WIDTH}\" height=\"{height:.0}\" role=\"img\">"
     );
     let mut names: Vec<&str> = Vec::new();
     let mut left_out = 0;
@@ -216,9 +220,9 @@ fn figure(page: &mut String, rows: &[Row<'_>], outcome: &Outcome) {
         }
         y += high + 6.0;
     }
-    axis(page, end_us, height, x);
+    axis(&mut page, end_us, height, x);
     page.push_str(&body);
-    for incident in outcome.incidents.iter().filter(|incident| incident.us <= end_us) {
+    for incident in incidents.iter().filter(|incident| incident.us <= end_us) {
         let at = x(incident.us);
         let _ = writeln!(
             page,
@@ -230,11 +234,28 @@ fn figure(page: &mut String, rows: &[Row<'_>], outcome: &Outcome) {
             TOP - 2.0,
         );
     }
-    page.push_str("</svg>\n</figure>\n");
+    page.push_str("</svg>\n");
+    legend(&mut page, &names);
+    page.push_str("</figure>\n");
     let more = rows.len() - drawn.len();
     if more > 0 || left_out > 0 {
         let _ = writeln!(page, "<p class=\"soft\">Not drawn: {more} rows, {left_out} boxes.</p>");
     }
+    page
+}
+
+/// Which colour is which kind; past the sixth they begin anew.
+fn legend(page: &mut String, names: &[&str]) {
+    page.push_str("<ul class=\"legend\">");
+    for (colour, name) in names.iter().enumerate().take(24) {
+        let colour = colour % 6;
+        let _ = write!(
+            page,
+            "<li><svg viewBox=\"0 0 12 12\" width=\"12\" height=\"12\" aria-hidden=\"true\"><rect class=\"c{colour}\" width=\"12\" height=\"12\" rx=\"2\"/></svg> {}</li>",
+            escaped(&shortened(name, 40))
+        );
+    }
+    page.push_str("</ul>\n");
 }
 
 fn draw(body: &mut String, one: &Shown<'_>, (from, to): (f64, f64), y: f64, colour: usize) {

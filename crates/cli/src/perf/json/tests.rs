@@ -50,6 +50,7 @@ fn document(words: &str, iterations: Option<Iterations>) -> Value {
         summary: Summary { out_of_bounds: 0, average_bus_bandwidth: 2.0, wanted_bandwidth: None },
         connection: "transport shm".to_owned(),
         gpu_path: None,
+        expected_us: vec![Some(11.0)],
         start_time: "2026-07-09 16:03:21".to_owned(),
         end_time: "2026-07-09 16:03:22".to_owned(),
     };

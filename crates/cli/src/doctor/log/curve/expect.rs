@@ -9,7 +9,7 @@ use crate::doctor::log::conclude::Ranked;
 use crate::doctor::log::sight::at;
 
 /// Sizes from which a bandwidth is the link's and not the latency's.
-const LARGE: u64 = 256 << 20;
+pub(crate) const LARGE: u64 = 256 << 20;
 /// Sizes up to which a time is the latency's.
 const SMALL: u64 = 32 << 10;
 
@@ -70,6 +70,31 @@ const EXPECTED: &[Expected] = &[
     },
     Expected { word: "MI300X", not: "?", one_host: [314.0, 310.0], many_hosts: 0.0, nic: "" },
 ];
+
+/// Who is judged by what is usual: at less than the first part it is a finding, at less than the second a failure.
+pub(crate) const USUAL_PARTS: [f64; 2] = [0.8, 0.55];
+
+/// What is usual for such GPUs from [`LARGE`] sizes on, in GB/s of bus bandwidth: 8 ranks a host, NICs of the usual rate.
+/// Nothing where that is not known.
+pub(crate) fn usual(model: &str, collective: &str, ranks: usize, hosts: usize) -> Option<f64> {
+    let reduces = collective == "all_reduce";
+    if hosts == 0 || ranks != 8 * hosts {
+        return None;
+    }
+    let expected = expected(model)?;
+    let wanted = match (collective, hosts) {
+        ("all_reduce" | "all_gather" | "reduce_scatter", 1) => {
+            expected.one_host[usize::from(!reduces)]
+        }
+        ("all_reduce", _) => expected.many_hosts,
+        _ => return None,
+    };
+    (wanted > 0.0).then_some(wanted)
+}
+
+fn expected(model: &str) -> Option<&'static Expected> {
+    EXPECTED.iter().find(|one| model.contains(one.word) && !model.contains(one.not))
+}
 
 /// What the network cards of the log can carry together, in GB/s, where the log says.
 pub(crate) type Nics = Option<f64>;
@@ -165,8 +190,7 @@ fn bandwidth(curve: &Curve, nics: Nics, files: &[String]) -> Option<Ranked> {
         return None;
     }
     let model = curve.setup.models.keys().next()?;
-    let fits = |e: &&Expected| model.contains(e.word) && !model.contains(e.not);
-    let expected = EXPECTED.iter().find(fits)?;
+    let expected = expected(model)?;
     let (wanted, by, sure) = match (hosts, nics) {
         (1, _) => (expected.one_host[usize::from(!reduces)], "NVLink of one host".to_owned(), true),
         (_, Some(nics)) if nics > 0.0 => {
@@ -177,10 +201,10 @@ fn bandwidth(curve: &Curve, nics: Nics, files: &[String]) -> Option<Ranked> {
         _ => return None,
     };
     let share = row.busbw / wanted;
-    if wanted <= 0.0 || share >= 0.8 {
+    if wanted <= 0.0 || share >= USUAL_PARTS[0] {
         return None;
     }
-    let verdict = if share < 0.55 && sure { Verdict::Fail } else { Verdict::Warn };
+    let verdict = if share < USUAL_PARTS[1] && sure { Verdict::Fail } else { Verdict::Warn };
     let percent = 100.0 * share;
     let (cause, fix) = match hosts {
         1 if reduces && model.contains('H') && (0.7..0.8).contains(&share) => (
