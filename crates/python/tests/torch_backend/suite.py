@@ -34,6 +34,7 @@ SKIPPED: dict[str, str] = {
 # The same for GPUs.
 _OBJECT = "hashes objects on a GPU where the backend is called nccl; ringway moves them in the processor's memory"
 _OWN_GPU = "looks whether the GPU of a rank has the rank's number; wants a GPU for each"
+_WORDS = "wants a timeout to be told in the words of torch's nccl backend"
 _RANGES = "looks for ranges that begin with nccl: in the profile; ringway's begin with ringway:"
 SKIPPED_CUDA: dict[str, str] = {
     "test_all_gather_object_default_pg": _OBJECT,
@@ -44,6 +45,8 @@ SKIPPED_CUDA: dict[str, str] = {
     "test_ddp_logging_data_gpu": _OWN_GPU,
     "test_ddp_profiling_execution_trace": _RANGES,
     "test_ddp_profiling_torch_profiler": _RANGES,
+    "test_monitored_barrier_allreduce_hang": _WORDS,
+    "test_monitored_barrier_allreduce_hang_wait_all_ranks": _WORDS,
     "test_nccl_high_priority_stream": "makes a process group of torch's NCCL itself",
 }
 

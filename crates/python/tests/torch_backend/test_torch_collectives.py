@@ -48,6 +48,39 @@ def test_all_reduce():
     run(all_reduces, 3)
 
 
+def short_forms(rank, ranks):
+    group = dist.distributed_c10d._get_default_group()
+    every = [tensor_of(other) for other in range(ranks)]
+    mine = tensor_of(rank)
+    group.allreduce(mine).wait()
+    torch.testing.assert_close(mine, torch.stack(every).sum(0))
+    mine = tensor_of(rank)
+    group.allreduce([mine], dist.ReduceOp.MAX).wait()
+    torch.testing.assert_close(mine, torch.stack(every).max(0).values)
+    mine = tensor_of(rank)
+    group.broadcast(mine, 1).wait()
+    torch.testing.assert_close(mine, every[1])
+    mine = tensor_of(rank)
+    group.reduce(mine, 1, dist.ReduceOp.MAX).wait()
+    if rank == 1:
+        torch.testing.assert_close(mine, torch.stack(every).max(0).values)
+    outputs = [torch.empty(7) for _ in range(ranks)]
+    group.allgather(outputs, tensor_of(rank)).wait()
+    torch.testing.assert_close(outputs, every)
+    outputs = [torch.empty(7) for _ in range(ranks if rank == 2 else 0)]
+    group.gather(outputs, tensor_of(rank), 2).wait()
+    torch.testing.assert_close(outputs, every if rank == 2 else [])
+    mine = torch.empty(7)
+    group.scatter(mine, every if rank == 1 else [], 1).wait()
+    torch.testing.assert_close(mine, every[rank])
+    group.reduce_scatter(mine, every, dist.ReduceOp.SUM).wait()
+    torch.testing.assert_close(mine, every[rank] * ranks)
+
+
+def test_short_forms_of_c10d():
+    run(short_forms, 3)
+
+
 def odd_types(rank, ranks):
     flags = torch.tensor([rank == 0, True, False])
     dist.all_reduce(flags)
@@ -292,26 +325,32 @@ def profiled_and_left(rank, ranks):
     """The thread that ends futures comes late: whoever has waited may close the profile, so the range must have ended."""
 
     class Late(threading.Thread):
+        def start(self):
+            begun.append(self.name)
+            super().start()
+
         def run(self):
             time.sleep(0.3)
             ended.append(self.name)
             super().run()
 
-    ended, found = [], []
+    begun, ended, left = [], [], []
     before, threading.Thread = threading.Thread, Late
     try:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-            for _ in range(2):
+            for _ in range(3):
+                # The first rank waits: its call is under way when its range is made, and a thread ends the range.
+                time.sleep(0.1 * rank)
                 work = dist.all_reduce(torch.ones(10), async_op=True)
                 assert work.wait() and work.is_completed() and work.is_success()
-                found.append(ended.count("ringway-future"))
+                left.append(begun.count("ringway-future") - ended.count("ringway-future"))
     finally:
         threading.Thread = before
-    return found
+    return left
 
 
 def test_whoever_waited_finds_the_range_ended():
-    assert run(profiled_and_left, 2) == [[1, 2]] * 2
+    assert run(profiled_and_left, 2) == [[0, 0, 0]] * 2
 
 
 def test_profiler_ranges():

@@ -73,6 +73,32 @@ def test_ddp_joins_where_ranks_have_unlike_many_batches():
         assert run(join, 2, by_initial_size) == [[1.5, 1.5], [1.5, 1.5, alone]]
 
 
+class Branches(torch.nn.Module):
+    """Each rank leaves some parameters unused."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.parts = torch.nn.ModuleList(torch.nn.Linear(5, 5) for _ in range(3))
+
+    def forward(self, batch, which):
+        return self.parts[which](self.parts[2](batch))
+
+
+def join_unused(rank, ranks):
+    model = DistributedDataParallel(Branches(), find_unused_parameters=True)
+    with model.join():
+        for _ in range(2 + 2 * rank):
+            model(torch.ones(1, 5), rank).sum().backward()
+    total = torch.tensor([parameter.grad.sum().item() for parameter in model.parameters() if parameter.grad is not None])
+    dist.barrier()
+    return len(total)
+
+
+def test_ddp_joins_with_unused_parameters():
+    assert run(join_unused, 2) == [6, 6]
+
+
 def fsdp2(rank, ranks):
     mesh = init_device_mesh("cpu", (ranks,))
     model = network()

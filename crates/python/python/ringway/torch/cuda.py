@@ -10,6 +10,7 @@ that stood in the stream before the receive would wait for the other rank, whose
 from __future__ import annotations
 
 import contextlib
+import time
 
 import torch
 
@@ -157,7 +158,15 @@ class CudaWork(Work):
         self._device = device
 
     def wait(self, timeout=None) -> bool:
+        """The current stream waits; with a limit the host waits too, as with torch's nccl backend."""
         self._comm.check()
+        if timeout:
+            end = time.monotonic() + timeout.total_seconds()
+            while not self._event.query():
+                if time.monotonic() > end:
+                    raise ringway.Timeout(f"the call is not over after {timeout.total_seconds():g} s of waiting for it; it goes on")
+                time.sleep(0.0002)
+                self._comm.check()
         torch.cuda.current_stream(self._device).wait_event(self._event)
         return True
 

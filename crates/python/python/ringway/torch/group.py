@@ -15,6 +15,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+# Some options are there alone.
+import torch._C._distributed_c10d as c10d
+
 import ringway
 from ringway import _native
 from ringway._numbers import ALL_GATHER, ALL_REDUCE, ALL_TO_ALL, BARRIER, BROADCAST, BYTE, GATHER, REDUCE, REDUCE_SCATTER, SCATTER
@@ -251,10 +254,13 @@ class ProcessGroupRingway(dist.ProcessGroup):
             self._gpu = cuda.Gpu(self._comm, device)
         return self._gpu
 
-    # Collectives.
+    # Collectives. As c10d's they have short forms, which DDP uses too: a tensor for a list of one, a root or a reduction for
+    # options.
 
     def allreduce(self, tensors, opts=None):
-        opts = opts or dist.AllreduceOptions()
+        opts = _options(c10d.AllreduceOptions, opts, "reduceOp")
+        if isinstance(tensors, torch.Tensor):
+            tensors = [tensors]
         if len(tensors) != 1:
             return self.allreduce_coalesced(tensors, opts)
         tensor = tensors[0]
@@ -272,7 +278,7 @@ class ProcessGroupRingway(dist.ProcessGroup):
         return self._run([part], [tensor], [tensor], opts)
 
     def allreduce_coalesced(self, tensors, opts=None):
-        opts = opts or dist.AllreduceCoalescedOptions()
+        opts = opts or c10d.AllreduceCoalescedOptions()
         parts, keep = [], []
         for tensor in tensors:
             flat = torch.view_as_real(tensor) if tensor.is_complex() else tensor
@@ -332,15 +338,17 @@ class ProcessGroupRingway(dist.ProcessGroup):
         return self._run(parts, [rows, values, all_rows, all_values], [tensor], opts, added_up)
 
     def broadcast(self, tensors, opts=None):
-        opts = opts or dist.BroadcastOptions()
+        opts = _options(c10d.BroadcastOptions, opts, "rootRank")
         tensor = types.one("broadcast", tensors)
         types.dense("broadcast", tensor)
         kind, each = types.moved(tensor.dtype)
         part = _part(BROADCAST, kind, 0, tensor.numel() * each, 0, tensor.data_ptr(), opts.rootRank)
         return self._run([part], [tensor], [tensor], opts)
 
-    def reduce(self, tensors, opts=None):
-        opts = opts or dist.ReduceOptions()
+    def reduce(self, tensors, opts=None, op=None):
+        opts = _options(c10d.ReduceOptions, opts, "rootRank")
+        if op is not None:
+            opts.reduceOp = op
         tensor = types.one("reduce", tensors)
         if tensor.is_complex():
             types.check_complex("reduce", opts.reduceOp)
@@ -351,7 +359,9 @@ class ProcessGroupRingway(dist.ProcessGroup):
         return self._run([part], [tensor], [tensor], opts)
 
     def allgather(self, outputs, inputs, opts=None):
-        opts = opts or dist.AllgatherOptions()
+        opts = opts or c10d.AllgatherOptions()
+        if isinstance(inputs, torch.Tensor):
+            outputs = [outputs]
         source = types.one("all_gather", inputs)
         targets = types.one("all_gather", outputs)
         types.alike("all_gather", targets, source, self._size, "output")
@@ -373,7 +383,7 @@ class ProcessGroupRingway(dist.ProcessGroup):
         return flat, part
 
     def all_gather_single(self, output, source, opts=None):
-        opts = opts or dist.AllgatherOptions()
+        opts = opts or c10d.AllgatherOptions()
         part = self._all_gather_part(output, source)
         return self._run([part], [source, output], [output], opts)
 
@@ -392,7 +402,7 @@ class ProcessGroupRingway(dist.ProcessGroup):
         return _part(ALL_GATHER, kind, 0, source.numel() * each, at, begin)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
-        opts = opts or dist.AllgatherOptions()
+        opts = opts or c10d.AllgatherOptions()
         parts = [self._all_gather_part(output, source) for output, source in zip(outputs, inputs, strict=True)]
         return self._run(parts, [*inputs, *outputs], list(outputs), opts)
 
@@ -400,7 +410,7 @@ class ProcessGroupRingway(dist.ProcessGroup):
 
     def allgather_coalesced(self, output_lists, inputs, opts=None):
         """`output_lists[i][j]` is what rank i gave as its input j."""
-        opts = opts or dist.AllgatherOptions()
+        opts = opts or c10d.AllgatherOptions()
         if len(output_lists) != self._size:
             raise ValueError(f"all_gather_coalesced needs {self._size} lists of outputs, one for each rank, not {len(output_lists)}")
         parts, keep, pairs = [], list(inputs), []
@@ -420,7 +430,9 @@ class ProcessGroupRingway(dist.ProcessGroup):
         return self._run(parts, keep, [tensor for outputs in output_lists for tensor in outputs], opts, spread)
 
     def gather(self, outputs, inputs, opts=None):
-        opts = opts or dist.GatherOptions()
+        opts = _options(c10d.GatherOptions, opts, "rootRank")
+        if isinstance(inputs, torch.Tensor):
+            outputs = [outputs]
         source = types.one("gather", inputs)
         types.contiguous("gather", source)
         if self._rank != opts.rootRank:
@@ -435,7 +447,7 @@ class ProcessGroupRingway(dist.ProcessGroup):
         return self._run([part], [source, flat], [targets], opts, lambda: _scatter_out(flat, targets))
 
     def gather_single(self, output, source, opts=None):
-        opts = opts or dist.GatherOptions()
+        opts = opts or c10d.GatherOptions()
         types.contiguous("gather", source)
         kind, each = types.moved(source.dtype)
         at, keep = 0, [source]
@@ -452,7 +464,9 @@ class ProcessGroupRingway(dist.ProcessGroup):
     gather_into_tensor = gather_single
 
     def scatter(self, outputs, inputs, opts=None):
-        opts = opts or dist.ScatterOptions()
+        opts = _options(c10d.ScatterOptions, opts, "rootRank")
+        if isinstance(outputs, torch.Tensor):
+            inputs = [inputs]
         target = types.one("scatter", outputs)
         types.contiguous("scatter", target)
         kind, each = types.moved(target.dtype)
@@ -467,7 +481,9 @@ class ProcessGroupRingway(dist.ProcessGroup):
         return self._run([part], [flat, target], [target], opts)
 
     def reduce_scatter(self, outputs, inputs, opts=None):
-        opts = opts or dist.ReduceScatterOptions()
+        opts = _options(c10d.ReduceScatterOptions, opts, "reduceOp")
+        if isinstance(outputs, torch.Tensor):
+            inputs = [inputs]
         target = types.one("reduce_scatter", outputs)
         sources = types.one("reduce_scatter", inputs)
         types.alike("reduce_scatter", sources, target, self._size, "input")
@@ -485,7 +501,7 @@ class ProcessGroupRingway(dist.ProcessGroup):
         return self._run([part], [flat, target], [target], opts)
 
     def reduce_scatter_single(self, output, source, opts=None):
-        opts = opts or dist.ReduceScatterOptions()
+        opts = opts or c10d.ReduceScatterOptions()
         part = self._reduce_scatter_part(output, source, opts)
         return self._run([part], [source, output], [output], opts)
 
@@ -508,14 +524,14 @@ class ProcessGroupRingway(dist.ProcessGroup):
         return _part(REDUCE_SCATTER, kind, number, output.numel(), begin, output.data_ptr(), 0, None, factor)
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=None):
-        opts = opts or dist.ReduceScatterOptions()
+        opts = opts or c10d.ReduceScatterOptions()
         parts = [self._reduce_scatter_part(output, source, opts) for output, source in zip(outputs, inputs, strict=True)]
         return self._run(parts, [*inputs, *outputs], list(outputs), opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
     def all_to_all_single(self, output, source, output_splits, input_splits, opts=None):
-        opts = opts or dist.AllToAllOptions()
+        opts = opts or c10d.AllToAllOptions()
         call = "all_to_all_single"
         _plain(call, output, source)
         kind, each = types.moved(source.dtype)
@@ -536,7 +552,7 @@ class ProcessGroupRingway(dist.ProcessGroup):
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs, inputs, opts=None):
-        opts = opts or dist.AllToAllOptions()
+        opts = opts or c10d.AllToAllOptions()
         like = inputs[0] if inputs else outputs[0]
         types.alike("all_to_all", inputs, like, self._size, "input")
         types.alike("all_to_all", outputs, like, self._size, "output")
@@ -549,7 +565,7 @@ class ProcessGroupRingway(dist.ProcessGroup):
         return self._run([part], [flat, result], list(outputs), opts, lambda: _scatter_out(result, outputs))
 
     def barrier(self, opts=None):
-        opts = opts or dist.BarrierOptions()
+        opts = opts or c10d.BarrierOptions()
         device = getattr(opts, "device", None)
         if self._gpu is not None and (opts.device_ids or (device is not None and device.type == "cuda")):
             self._gpu.synchronize()
@@ -708,7 +724,7 @@ def _timeouts(seconds: float) -> dict[str, str]:
     return {"RINGWAY_TIMEOUT": f"{min(ms, 7 * 86_400_000)}ms", "RINGWAY_INIT_TIMEOUT": f"{min(ms, 300_000)}ms"}
 
 
-class _Silent(torch._C._distributed_c10d.Backend):
+class _Silent(c10d.Backend):
     """See `ProcessGroupRingway._register`."""
 
     def getBackendName(self) -> str:
@@ -726,6 +742,16 @@ _NAMES = {
     ALL_TO_ALL: "all_to_all",
     BARRIER: "barrier",
 }
+
+
+def _options(kind, given, word):
+    """A call's options, or the one that c10d's short forms have in their place."""
+    if isinstance(given, kind):
+        return given
+    options = kind()
+    if given is not None:
+        setattr(options, word, given)
+    return options
 
 
 def _part(collective, kind, op, count, source, target, root=0, counts=None, factor=1.0):

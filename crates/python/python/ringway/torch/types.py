@@ -71,7 +71,8 @@ def reduction(call: str, dtype: torch.dtype, wanted) -> tuple[int, int, float]:
         raise ValueError(f"{call} has no {name_of(op)} for {dtype}")
     if number != PRE_MUL_SUM:
         return kind, number, 1.0
-    factor = wanted.factor
+    # Older torch tells it where it is pickled.
+    factor = wanted.factor if hasattr(wanted, "factor") else wanted.__getstate__()[1]
     if isinstance(factor, torch.Tensor):
         if factor.numel() != 1:
             raise ValueError(f"{call}: the factor of PREMUL_SUM is one number for a rank, not {factor.numel()}")
@@ -112,6 +113,9 @@ def contiguous(call: str, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def one(call: str, tensors) -> torch.Tensor:
+    """The tensor of a list of one, or given by itself."""
+    if isinstance(tensors, torch.Tensor):
+        return tensors
     if len(tensors) != 1:
         raise ValueError(f"{call} takes one tensor of this rank, not {len(tensors)}")
     return tensors[0]
