@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import multiprocessing
 import os
+import signal
 import tempfile
 import time
 import traceback
@@ -22,10 +23,9 @@ class Failed(Exception):
     """A rank raised what it should not have."""
 
 
-def _rank_main(function, rank, ranks, place, pipe, limit, arguments):
+def _rank_main(function, rank, ranks, place, pipe, arguments):
     torch.set_num_threads(1)
-    # Whoever looks for the reason wants to know where each rank stood.
-    faulthandler.dump_traceback_later(0.9 * limit)
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
         dist.init_process_group("ringway", init_method=f"file://{place}", rank=rank, world_size=ranks)
         answer = function(rank, ranks, *arguments)
@@ -44,7 +44,7 @@ def run(function, ranks, *arguments, limit=60.0, dies=()):
         jobs, pipes = [], []
         for rank in range(ranks):
             mine, theirs = _context.Pipe(duplex=False)
-            job = _context.Process(target=_rank_main, args=(function, rank, ranks, place, theirs, limit, arguments))
+            job = _context.Process(target=_rank_main, args=(function, rank, ranks, place, theirs, arguments))
             job.start()
             theirs.close()
             jobs.append(job)
@@ -54,6 +54,11 @@ def run(function, ranks, *arguments, limit=60.0, dies=()):
         try:
             for rank, pipe in enumerate(pipes):
                 if not pipe.poll(max(end - time.monotonic(), 0.0)):
+                    # Whoever looks for the reason wants to know where each rank stands.
+                    for job in jobs:
+                        if job.is_alive():
+                            os.kill(job.pid, signal.SIGUSR1)
+                            time.sleep(0.2)
                     raise Failed(f"rank {rank} of {ranks} has not answered within {limit:g} s")
                 try:
                     kind, answer = pipe.recv()
