@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use clap::Args;
@@ -24,7 +24,8 @@ use crate::report::input::Inputs;
 use crate::report::live::{self, Live};
 use crate::report::model::{Report, Section};
 use crate::report::page::{Kind, page};
-use crate::report::{WhatArgs, assemble};
+use crate::report::{self, WhatArgs, assemble};
+use crate::trace;
 
 /// Serve that page live, with the jobs that run on this machine
 #[derive(Debug, Args)]
@@ -61,14 +62,11 @@ pub(crate) struct ServeArgs {
 
 /// Serves until somebody ends it.
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
-    let source = Source::new(args);
-    for path in source.what.files.iter().chain(&source.what.against) {
-        // What is not there yet may come; what is there and wrong would stay so.
-        if path.exists() {
-            Inputs::default().read(path)?;
-        } else {
-            output::remark(&format!("ringway serve: {} is not there yet", path.display()));
-        }
+    let source =
+        Source { what: args.what.clone(), jobs: args.jobs.clone(), last: Mutex::default() };
+    // A file may be whole at the next request; whoever named a wrong one sees it here.
+    for finding in source.read().troubles {
+        output::remark(&format!("ringway serve: {}", finding.title));
     }
     let place = args.listen.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, args.port)));
     let signals = Signals::catch()?;
@@ -89,41 +87,47 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Rates are over so long at least.
+const BETWEEN: Duration = Duration::from_secs(1);
+
 /// What is looked at for each page.
 struct Source {
     what: WhatArgs,
     jobs: PathBuf,
-    sockets: Vec<PathBuf>,
     /// What jobs told last, and when.
     last: Mutex<Option<(Live, Instant)>>,
 }
 
-impl Source {
-    fn new(args: &ServeArgs) -> Self {
-        let is_socket = |path: &PathBuf| {
-            std::fs::metadata(path).is_ok_and(|about| about.file_type().is_socket())
-        };
-        let (sockets, files) = args.what.files.iter().cloned().partition(is_socket);
-        let what = WhatArgs { files, ..args.what.clone() };
-        Self { what, jobs: args.jobs.clone(), sockets, last: Mutex::default() }
-    }
+/// What can be read now, and what cannot.
+#[derive(Default)]
+struct Found {
+    inputs: Inputs,
+    /// Those of `--against` that can be read.
+    against: Vec<PathBuf>,
+    sockets: Vec<PathBuf>,
+    troubles: Vec<Finding>,
+}
 
+impl Source {
     /// One answer.
     fn page(&self) -> String {
-        let (inputs, mut troubles) = self.read();
-        let mut what = self.what.clone();
-        what.title.get_or_insert_with(|| "Ringway, live".to_owned());
+        let Found { mut inputs, against, sockets, mut troubles } = self.read();
+        // Traces of two jobs make no timeline; the rest of the page needs none.
+        match trace::read::latest(std::mem::take(&mut inputs.traces)) {
+            Ok(traces) => inputs.traces = traces,
+            Err(error) => troubles.push(trouble(&format!("{error:#}"))),
+        }
+        let mut what = WhatArgs { against, ..self.what.clone() };
+        let title = what.title.get_or_insert_with(|| "Ringway, live".to_owned()).clone();
         // The last run is compared with only while there is something to compare.
         if inputs.runs.is_empty() {
             what.against.clear();
         }
-        let assembled = assemble(inputs, &what);
-        let mut report = assembled.unwrap_or_else(|error| {
+        let mut report = assemble(inputs, &what).unwrap_or_else(|error| {
             troubles.push(trouble(&format!("{error:#}")));
-            let title = what.title.clone().unwrap_or_default();
             Report { title, ..Report::default() }
         });
-        report.sections.insert(0, self.jobs());
+        report.sections.insert(0, self.jobs(&sockets));
         if !troubles.is_empty() {
             let mut section = Section::new("files", "Files");
             section.findings = troubles;
@@ -132,16 +136,22 @@ impl Source {
         page(&report, Kind::Served)
     }
 
-    /// What can be read now, and what cannot.
-    fn read(&self) -> (Inputs, Vec<Finding>) {
-        let mut inputs = Inputs::default();
-        let mut troubles = Vec::new();
+    fn read(&self) -> Found {
+        let mut found = Found::default();
         for path in &self.what.files {
-            if let Err(error) = inputs.read(path) {
-                troubles.push(trouble(&Self::told(path, &error)));
+            if std::fs::metadata(path).is_ok_and(|about| about.file_type().is_socket()) {
+                found.sockets.push(path.clone());
+            } else if let Err(error) = found.inputs.read(path) {
+                found.troubles.push(trouble(&Self::told(path, &error)));
             }
         }
-        (inputs, troubles)
+        for path in &self.what.against {
+            match report::input::runs(std::slice::from_ref(path)) {
+                Ok(_) => found.against.push(path.clone()),
+                Err(error) => found.troubles.push(trouble(&Self::told(path, &error))),
+            }
+        }
+        found
     }
 
     fn told(path: &Path, error: &anyhow::Error) -> String {
@@ -151,14 +161,17 @@ impl Source {
         }
     }
 
-    fn jobs(&self) -> Section {
+    fn jobs(&self, sockets: &[PathBuf]) -> Section {
         let mut jobs = Jobs::ask(&self.jobs);
-        jobs.ask_all(&self.sockets);
+        jobs.ask_all(sockets);
         let live = Live::of(jobs.samples());
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let before = last.as_ref().map(|(live, when)| (live, when.elapsed().as_secs_f64()));
         let section = live::section(&live, before, &jobs.failed);
-        *last = Some((live, Instant::now()));
+        // Several may look at once: a rate wants some time between two looks.
+        if last.as_ref().is_none_or(|(_, when)| when.elapsed() >= BETWEEN) {
+            *last = Some((live, Instant::now()));
+        }
         section
     }
 }

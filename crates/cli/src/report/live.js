@@ -15,7 +15,8 @@ async function refresh() {
     const next = document.importNode(fresh.querySelector('main'), true);
     next.querySelectorAll('details').forEach((one, at) => { one.open = Boolean(open[at]); });
     next.querySelectorAll('table').forEach((table, at) => {
-      if (sorted[at]) sort(table.tHead.rows[0].cells[sorted[at][0]], sorted[at][1]);
+      const head = sorted[at] && table.tHead.rows[0].cells[sorted[at][0]];
+      if (head) sort(head, sorted[at][1]);
     });
     main.replaceWith(next);
     next.querySelectorAll('.scroll,figure').forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });

@@ -159,7 +159,7 @@ fn judge(section: &mut Section, name: &str, ranks: &BTreeMap<u32, Rank>) {
         let finding = Finding::new("jobs", "job-stands", Verdict::Warn, title);
         section.findings.push(finding.fixed_by("ringway why says who holds it up"));
     } else if failed.is_none() {
-        let title = format!("communicator {name} moves");
+        let title = format!("no call of communicator {name} stands still");
         section.findings.push(Finding::new("jobs", "job-moves", Verdict::Pass, title));
     }
 }

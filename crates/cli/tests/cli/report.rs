@@ -119,8 +119,6 @@ fn wrong_input_is_named_with_what_would_be_right() {
         assert_eq!((done.status.code(), done.stdout.as_str()), (Some(2), ""), "{args:?}: {done:?}");
         assert!(done.stderr.contains(part), "{args:?}: {}", done.stderr);
     }
-    let done = finish(ringway(&["serve", "other.json"]).current_dir(&folder.0));
-    assert!(done.status.code() == Some(2) && done.stderr.contains("of no kind"), "{done:?}");
     let done = finish(ringway(&["serve", "--port", "1", "--listen", "2"]).current_dir(&folder.0));
     assert!(
         done.status.code() == Some(2) && done.stderr.contains("cannot be used with"),
@@ -167,7 +165,8 @@ fn a_job_is_on_the_page_while_it_runs_and_files_as_they_come() {
     let folder = Folder::new("serve");
     let jobs = folder.0.join("jobs");
     std::fs::create_dir(&jobs).unwrap();
-    let mut serving = Serving::start(&folder, &["late.json", "--jobs", "jobs"]);
+    let mut serving =
+        Serving::start(&folder, &["late.json", "--jobs", "jobs", "--against", "old.json"]);
     assert!(serving.address.ip().is_loopback());
     let text = serving.ask();
     assert!(text.contains("Content-Type: text/html; charset=utf-8\r\n"), "{text}");
@@ -185,7 +184,10 @@ fn a_job_is_on_the_page_while_it_runs_and_files_as_they_come() {
     drop(job);
     std::fs::write(folder.0.join("late.json"), "{\"half\": ").unwrap();
     let text = serving.ask();
-    assert!(text.contains("it is no whole JSON"), "{text}");
+    assert!(
+        text.contains("it is no whole JSON") && text.contains("old.json is not there"),
+        "{text}"
+    );
     kept(&["doctor", "--json"], &folder, "late.json");
     let text = serving.ask();
     assert!(text.contains("<section id=\"doctor\">") && !text.contains("no whole JSON"), "{text}");

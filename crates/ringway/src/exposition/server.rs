@@ -1,6 +1,6 @@
 //! Who answers: one thread, over HTTP.
 //!
-//! It takes nothing from an asker but the first line of a request. Askers are read from and written to as they are
+//! It takes nothing from an asker but the first line of a request and whom it asked for. Askers are read from and written to as they are
 //! ready, side by side: one that is slow, or says nothing, keeps nobody waiting.
 //!
 //! *Invariant*: an asker, whatever it sends or does not send, takes a bounded time and memory; when all places are
@@ -19,8 +19,11 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 
 use crate::os;
 
-/// How long an asker may take to ask, and then to take the answer.
+/// How long an asker may take to ask, and then to take more of the answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// How long it may take the whole answer.
+const LONGEST: Duration = Duration::from_secs(60);
 
 /// Longest request.
 const REQUEST_BYTES_MOST: usize = 8 << 10;
@@ -61,16 +64,31 @@ impl Server {
         listener: Listener,
         tell: impl Fn() -> String + Send + 'static,
     ) -> io::Result<Self> {
-        Self::open_as(listener, METRICS, tell)
+        Self::start(listener, METRICS, false, tell)
     }
 
-    /// The same with something else than metrics, which `kind` names as HTTP does: `text/html; charset=utf-8`.
+    /// The same with a page for browsers instead of metrics, of the `kind` that HTTP has a name for:
+    /// `text/html; charset=utf-8`. Where only this machine reaches the port, it is told to those alone who asked for
+    /// this machine: any site can send a browser here by a name of its own.
     ///
     /// # Errors
     /// The kernel has no thread or no descriptor left.
     pub fn open_as(
         listener: Listener,
         kind: &'static str,
+        tell: impl Fn() -> String + Send + 'static,
+    ) -> io::Result<Self> {
+        let is_local = match &listener {
+            Listener::Tcp(listener) => listener.local_addr()?.ip().is_loopback(),
+            Listener::Unix(_) => false,
+        };
+        Self::start(listener, kind, is_local, tell)
+    }
+
+    fn start(
+        listener: Listener,
+        kind: &'static str,
+        is_local: bool,
         tell: impl Fn() -> String + Send + 'static,
     ) -> io::Result<Self> {
         match &listener {
@@ -81,7 +99,7 @@ impl Server {
         let end = Arc::new(rustix::event::eventfd(0, flags)?);
         let rung = Arc::clone(&end);
         let builder = std::thread::Builder::new().name("ringway-metrics".to_owned());
-        let told = Told { kind, tell: Box::new(tell) };
+        let told = Told { kind, is_local, tell: Box::new(tell) };
         let thread = os::without_signals(|| builder.spawn(move || serve(&listener, &rung, &told)))?;
         Ok(Self { end, thread: Some(thread) })
     }
@@ -106,6 +124,8 @@ impl Drop for Server {
 /// What is told.
 struct Told {
     kind: &'static str,
+    /// Only for those who ask for this machine.
+    is_local: bool,
     tell: Box<dyn Fn() -> String + Send>,
 }
 
@@ -123,6 +143,8 @@ struct Asker {
     /// What it is told, once it has asked, and how much of that it took.
     reply: Option<(Vec<u8>, usize)>,
     until: Instant,
+    /// Whatever it does, it goes then.
+    end: Instant,
 }
 
 impl Listener {
@@ -146,7 +168,8 @@ impl Listener {
                 Box::new(stream)
             }
         };
-        Ok(Asker { stream, said: Vec::new(), reply: None, until: Instant::now() + PATIENCE })
+        let until = Instant::now() + PATIENCE;
+        Ok(Asker { stream, said: Vec::new(), reply: None, until, end: until })
     }
 }
 
@@ -154,7 +177,6 @@ fn serve(listener: &Listener, end: &OwnedFd, told: &Told) {
     let mut askers: Vec<Asker> = Vec::new();
     loop {
         let now = Instant::now();
-        askers.retain(|asker| asker.until > now);
         let mut fds = vec![
             PollFd::from_borrowed_fd(end.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
@@ -180,10 +202,13 @@ fn serve(listener: &Listener, end: &OwnedFd, told: &Told) {
             }
         }
         let mut ready_askers = ready[2..].iter();
-        // One that does not listen to the end is its own loss.
+        // One that does not listen to the end is its own loss; one that is ready has not kept anybody waiting.
         askers.retain_mut(|asker| {
-            let is_ready = ready_askers.next().copied().unwrap_or(false);
-            !is_ready || asker.go_on(told).unwrap_or(false)
+            if ready_askers.next().copied().unwrap_or(false) {
+                asker.go_on(told).unwrap_or(false)
+            } else {
+                asker.until > Instant::now()
+            }
         });
         if ready[1] {
             match listener.accept() {
@@ -205,25 +230,28 @@ impl Asker {
     /// Reads or writes what is possible now; whether there is more to do.
     fn go_on(&mut self, told: &Told) -> io::Result<bool> {
         if self.reply.is_none() {
-            let Some(line) = self.asked()? else { return Ok(true) };
-            self.reply = Some((reply(&line, told), 0));
-            self.until = Instant::now() + PATIENCE;
+            let Some(asked) = self.asked()? else { return Ok(Instant::now() < self.until) };
+            self.reply = Some((reply(&asked, told), 0));
+            self.end = Instant::now() + LONGEST;
         }
         let Some((reply, sent)) = &mut self.reply else { return Ok(true) };
+        self.until = self.end.min(Instant::now() + PATIENCE);
         while *sent < reply.len() {
             match self.stream.write(&reply[*sent..]) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
                 Ok(more) => *sent += more,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(true),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    return Ok(Instant::now() < self.end);
+                }
                 Err(error) => return Err(error),
             }
         }
         Ok(false)
     }
 
-    /// The first line of the request, once all of it is there.
-    fn asked(&mut self) -> io::Result<Option<String>> {
+    /// What is asked, once all of it is there.
+    fn asked(&mut self) -> io::Result<Option<Asked>> {
         let mut room = [0; 1024];
         while !self.said.windows(4).any(|end| end == b"\r\n\r\n") {
             if self.said.len() > REQUEST_BYTES_MOST {
@@ -237,14 +265,36 @@ impl Asker {
                 Err(error) => return Err(error),
             }
         }
-        let line = self.said.split(|byte| *byte == b'\r').next().unwrap_or_default();
-        let line = String::from_utf8(line.to_vec());
-        line.map(Some).map_err(|_| ErrorKind::InvalidData.into())
+        let said = std::str::from_utf8(&self.said).map_err(|_| ErrorKind::InvalidData)?;
+        let mut lines = said.split("\r\n");
+        let line = lines.next().unwrap_or_default().to_owned();
+        let mut fields = lines.filter_map(|line| line.split_once(':'));
+        let host = fields.find(|(name, _)| name.eq_ignore_ascii_case("host"));
+        Ok(Some(Asked { line, host: host.map(|(_, host)| host.trim().to_owned()) }))
     }
 }
 
-fn reply(line: &str, told: &Told) -> Vec<u8> {
-    let (status, kind, body) = match wanted(line) {
+/// A request, as far as it matters.
+struct Asked {
+    /// `GET / HTTP/1.1`.
+    line: String,
+    /// Whom it asked for.
+    host: Option<String>,
+}
+
+/// Whether this machine was asked for, by no name that somebody else may have given it.
+fn is_here(host: &str) -> bool {
+    let bare = |host: &str| host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+    let name = host.rsplit_once(':').filter(|(name, _)| !bare(host) || name.ends_with(']'));
+    let name = name.map_or(host, |(name, _)| name);
+    name.eq_ignore_ascii_case("localhost") || bare(name)
+}
+
+fn reply(asked: &Asked, told: &Told) -> Vec<u8> {
+    let line = asked.line.as_str();
+    let foreign = told.is_local && asked.host.as_deref().is_some_and(|host| !is_here(host));
+    let wanted = if foreign { Err("403 Forbidden") } else { wanted(line, told.kind) };
+    let (status, kind, body) = match wanted {
         Ok(()) => ("200 OK", told.kind, (told.tell)()),
         Err(status) => (status, "text/plain; charset=utf-8", format!("{status}\n")),
     };
@@ -259,14 +309,15 @@ fn reply(line: &str, told: &Told) -> Vec<u8> {
 }
 
 /// Whether a request is for what is told; else the status it gets.
-fn wanted(line: &str) -> Result<(), &'static str> {
+fn wanted(line: &str, kind: &str) -> Result<(), &'static str> {
     let mut words = line.split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     if !matches!(method, "GET" | "HEAD") {
         return Err("405 Method Not Allowed");
     }
     match target.split('?').next() {
-        Some("/metrics" | "/") => Ok(()),
+        Some("/") => Ok(()),
+        Some("/metrics") if kind == METRICS => Ok(()),
         _ => Err("404 Not Found"),
     }
 }
@@ -282,9 +333,13 @@ mod tests {
     }
 
     fn ask(address: std::net::SocketAddr) -> String {
+        say(address, "GET /metrics HTTP/1.1\r\n\r\n")
+    }
+
+    fn say(address: std::net::SocketAddr, request: &str) -> String {
         let mut stream = TcpStream::connect(address).expect("somebody serves");
         stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a limit");
-        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").expect("somebody listens");
+        stream.write_all(request.as_bytes()).expect("somebody listens");
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("an answer");
         text
@@ -312,6 +367,56 @@ mod tests {
         let mut lazy = TcpStream::connect(address).unwrap();
         lazy.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
         assert!(ask(address).len() > 32 << 20);
+    }
+
+    #[test]
+    fn who_takes_an_answer_bit_by_bit_gets_all_of_it() {
+        let bytes = 24 << 20;
+        let long = "a".repeat(bytes);
+        let (_server, address) = server(move || long.clone());
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let (mut room, mut got) = (vec![0; 256 << 10], 0);
+        let began = Instant::now();
+        loop {
+            let more = stream.read(&mut room).expect("it goes on");
+            got += more;
+            if more == 0 {
+                break;
+            }
+            // In all longer than one pause may be.
+            if began.elapsed() < PATIENCE + PATIENCE / 2 {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        }
+        assert!(got > bytes);
+    }
+
+    #[test]
+    fn a_page_is_told_to_those_who_ask_for_this_machine() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let tell = || "page".to_owned();
+        let _server = Server::open_as(Listener::Tcp(listener), "text/html", tell).unwrap();
+        for (host, status) in [
+            (String::new(), "200"),
+            (format!("Host: {address}\r\n"), "200"),
+            ("hOST: localhost:1\r\n".to_owned(), "200"),
+            ("Host: [::1]:80\r\n".to_owned(), "200"),
+            ("Host: evil.example\r\n".to_owned(), "403"),
+            ("Accept: a:b\r\nHost: 127.0.0.1.evil.example:80\r\n".to_owned(), "403"),
+        ] {
+            let text = say(address, &format!("GET / HTTP/1.1\r\n{host}\r\n"));
+            assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{host}: {text}");
+        }
+        assert!(say(address, "GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404 "));
+        for host in ["localhost", "LocalHost:1", "127.0.0.1", "[::1]", "::1", "10.0.0.1:80"] {
+            assert!(is_here(host), "{host}");
+        }
+        for host in ["localhost.evil.example", "evil", "evil:80", "[evil]:80", ""] {
+            assert!(!is_here(host), "{host}");
+        }
     }
 
     #[test]
