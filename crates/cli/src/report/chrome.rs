@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use super::model::{BOXES, Block, Section};
 use super::perf::micros;
+use crate::fabric::show::many;
 
 /// Rows that are drawn.
 const ROWS: usize = 32;
@@ -148,10 +149,10 @@ pub(super) fn section(all: &[Events]) -> Section {
         let end = spans.iter().map(|span| span.end_us).fold(0.0, f64::max);
         section.blocks.push(Block::Picture(figure(&spans, &[], end)));
         section.blocks.push(Block::Note(format!(
-            "The last {} of {} events with a duration, {} rows; {} from left to right.",
+            "The last {} of {} events with a duration, {}; {} from left to right.",
             spans.len(),
             one.spans.len(),
-            rows.len(),
+            many(rows.len(), "row", "rows"),
             micros(end)
         )));
     }
