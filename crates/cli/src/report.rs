@@ -66,8 +66,8 @@ pub(crate) struct WhatArgs {
     /// Results, findings, topologies, traces, simulations, snapshots
     #[arg(value_name = "FILE")]
     pub(crate) files: Vec<PathBuf>,
-    /// Results of the last run to compare with
-    #[arg(long, value_name = "FILE", num_args = 1..)]
+    /// Results of the last run to compare with; may be given several times
+    #[arg(long, value_name = "FILE")]
     pub(crate) against: Vec<PathBuf>,
     /// How much longer is slower, in percent
     #[arg(long, value_name = "PERCENT", default_value_t = 10.0, value_parser = percent)]

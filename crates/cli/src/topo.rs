@@ -99,20 +99,19 @@ pub(crate) fn drawn(root: &Root, machine: &Machine, environment: &Environment) -
 /// What is told of a topology file.
 #[derive(Debug)]
 pub(crate) struct Drawn {
-    pub(crate) title: String,
     pub(crate) picture: String,
     pub(crate) warnings: Vec<String>,
     pub(crate) notes: Vec<String>,
 }
 
-/// A topology file in NCCL's XML as a picture, whatever this machine's settings are.
-pub(crate) fn drawn_file(name: &str, bytes: &[u8]) -> anyhow::Result<Drawn> {
+/// A topology file in NCCL's XML as a picture, whatever this machine's settings are. The picture is headed by what the
+/// machine is made of, so that those of equal machines are equal.
+pub(crate) fn drawn_file(bytes: &[u8]) -> anyhow::Result<Drawn> {
     let topology = Topology::from_document(&xml::read(bytes)?)?;
-    let rest = Rest { machine: None, source: None, name: Some(name.to_owned()) };
+    let rest = Rest { machine: None, source: None, name: None };
     let report = Report::new(&topology, &Settings::default(), rest);
-    let title = report.title();
-    let picture = picture::svg(&topology, report.affinities(), &title);
-    Ok(Drawn { title, picture, warnings: report.warnings, notes: report.notes })
+    let picture = picture::svg(&topology, report.affinities(), &report.parts());
+    Ok(Drawn { picture, warnings: report.warnings, notes: report.notes })
 }
 
 /// Reads a machine and shows it.

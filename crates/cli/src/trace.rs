@@ -11,7 +11,7 @@ mod merge;
 mod pickle;
 mod pytorch;
 pub(crate) mod read;
-mod show;
+pub(crate) mod show;
 #[cfg(test)]
 pub(crate) mod synthetic;
 

@@ -335,24 +335,29 @@ impl Fleet {
 pub(crate) fn in_common(machines: &[(&str, &[Finding])]) -> Vec<Finding> {
     let mut merged: Vec<Finding> = Vec::new();
     let mut places = BTreeMap::<(String, Verdict), usize>::new();
-    for (name, findings) in machines {
+    // Where each is found: a machine may have several of one check.
+    let mut found_on: Vec<BTreeSet<usize>> = Vec::new();
+    for (machine, (name, findings)) in machines.iter().enumerate() {
         for finding in findings.iter().filter(|finding| finding.verdict > Verdict::Unknown) {
             let key = (finding.id.clone(), finding.verdict);
             let place = *places.entry(key).or_insert_with(|| {
                 let mut first = finding.clone();
                 first.evidence.clear();
                 merged.push(first);
+                found_on.push(BTreeSet::new());
                 merged.len() - 1
             });
+            found_on[place].insert(machine);
             let first = finding.evidence.first().map_or("", String::as_str);
             let common = &mut merged[place];
             common.evidence.push(format!("{name}: {first}"));
             generalise(common, finding);
         }
     }
-    for finding in &mut merged {
+    for (finding, found_on) in merged.iter_mut().zip(found_on) {
+        let (some, all) = (found_on.len(), machines.len());
+        finding.title = format!("{} (on {some} of {all} machines)", finding.title);
         let count = finding.evidence.len();
-        finding.title = format!("{} (on {count} of {} machines)", finding.title, machines.len());
         if count > 8 {
             finding.evidence.truncate(8);
             finding.evidence.push(format!("and {} more", count - 8));

@@ -1,4 +1,4 @@
-//! Chrome's trace events, as `ringway trace merge`, `ringway sim --trace` and others write them: a row for each process.
+//! Chrome's trace events, as `ringway trace merge`, `ringway sim --trace` and others write them: a row for each thread.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,11 +7,11 @@ use ringway_sim::report::timeline::figure;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::model::{Block, Section};
+use super::model::{BOXES, Block, Section};
 use super::perf::micros;
+use crate::fabric::show::many;
 
-/// Boxes and rows that are drawn.
-const BOXES: usize = 2_400;
+/// Rows that are drawn.
 const ROWS: usize = 32;
 
 /// One file of events.
@@ -40,12 +40,67 @@ struct Event {
     args: Value,
 }
 
+/// Process and thread, as the file writes them.
+type Track = (String, String);
+/// What processes are called, and threads of theirs.
+type Names = BTreeMap<(String, Option<String>), String>;
+
+impl Event {
+    /// From when to when, where it has a duration and both are numbers.
+    fn span(&self) -> Option<(f64, f64)> {
+        let (start, us) = (self.ts?, self.dur?);
+        let end = start + us;
+        (self.ph == "X" && us >= 0.0 && start.is_finite() && end.is_finite())
+            .then_some((start, end))
+    }
+
+    fn track(&self) -> Track {
+        (self.pid.to_string(), self.tid.to_string())
+    }
+}
+
+/// What the row of each track is called, no two alike.
+fn rows(tracks: BTreeSet<Track>, names: &Names) -> BTreeMap<Track, String> {
+    let mut threads: BTreeMap<&str, usize> = BTreeMap::new();
+    for (pid, _) in &tracks {
+        *threads.entry(pid).or_default() += 1;
+    }
+    let label = |(pid, tid): &Track| {
+        let process = names.get(&(pid.clone(), None));
+        let thread = names.get(&(pid.clone(), Some(tid.clone())));
+        let several = threads.get(pid.as_str()).is_some_and(|count| *count > 1);
+        match (process, thread) {
+            (Some(process), Some(thread)) if several => format!("{process} {thread}"),
+            (Some(process), None) if several => format!("{process} thread {tid}"),
+            (Some(process), _) => process.clone(),
+            (None, Some(thread)) => thread.clone(),
+            (None, None) if several => format!("process {pid} thread {tid}"),
+            (None, None) => format!("process {pid}"),
+        }
+    };
+    let mut rows: BTreeMap<Track, String> =
+        tracks.iter().map(|track| (track.clone(), label(track))).collect();
+    for adds_thread in [false, true] {
+        let mut taken: BTreeMap<String, usize> = BTreeMap::new();
+        for row in rows.values() {
+            *taken.entry(row.clone()).or_default() += 1;
+        }
+        for ((pid, tid), row) in &mut rows {
+            if taken.get(row).is_some_and(|count| *count > 1) {
+                let (what, number) = if adds_thread { ("tid", tid) } else { ("pid", pid) };
+                *row = format!("{row} ({what} {number})");
+            }
+        }
+    }
+    rows
+}
+
 impl Events {
     /// Reads a list of events.
     pub(crate) fn parse(name: &str, events: Value) -> Result<Self, String> {
         let events: Vec<Event> =
             serde_json::from_value(events).map_err(|error| error.to_string())?;
-        let mut names: BTreeMap<(String, Option<String>), String> = BTreeMap::new();
+        let mut names = Names::new();
         for event in events.iter().filter(|event| event.ph == "M") {
             let text = event.args["name"].as_str().unwrap_or_default().to_owned();
             let thread = (event.name == "thread_name").then(|| event.tid.to_string());
@@ -53,20 +108,14 @@ impl Events {
                 names.insert((event.pid.to_string(), thread), text);
             }
         }
-        let mut spans = Vec::new();
-        for event in events.iter().filter(|event| event.ph == "X") {
-            let (Some(start_us), Some(us)) = (event.ts, event.dur) else { continue };
-            if !start_us.is_finite() || !us.is_finite() || us < 0.0 {
-                continue;
-            }
-            let process = event.pid.to_string();
-            let row = names
-                .get(&(process.clone(), None))
-                .or_else(|| names.get(&(process.clone(), Some(event.tid.to_string()))))
-                .cloned()
-                .unwrap_or_else(|| format!("process {process}"));
-            spans.push(Span { name: event.name.clone(), row, start_us, end_us: start_us + us });
-        }
+        let has_place = |event: &&Event| event.span().is_some();
+        let rows = rows(events.iter().filter(has_place).map(Event::track).collect(), &names);
+        let spans = events.iter().filter_map(|event| {
+            let (start_us, end_us) = event.span()?;
+            let row = rows.get(&event.track())?.clone();
+            Some(Span { name: event.name.clone(), row, start_us, end_us })
+        });
+        let spans = spans.collect();
         Ok(Self { file: name.to_owned(), spans })
     }
 }
@@ -95,13 +144,15 @@ pub(super) fn section(all: &[Events]) -> Section {
             span.start_us -= origin;
             span.end_us -= origin;
         }
+        // Times so far apart that their difference is no number.
+        spans.retain(|span| span.end_us.is_finite());
         let end = spans.iter().map(|span| span.end_us).fold(0.0, f64::max);
         section.blocks.push(Block::Picture(figure(&spans, &[], end)));
         section.blocks.push(Block::Note(format!(
-            "The last {} of {} events with a duration, {} rows; {} from left to right.",
+            "The last {} of {} events with a duration, {}; {} from left to right.",
             spans.len(),
             one.spans.len(),
-            rows.len(),
+            many(rows.len(), "row", "rows"),
             micros(end)
         )));
     }

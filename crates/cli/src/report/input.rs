@@ -19,6 +19,7 @@ use crate::doctor::host::Host;
 use crate::snapshot::unpack::Copied;
 use crate::topo;
 use crate::trace::read::{self, Read};
+use crate::trace::show::shown;
 
 /// What can be given.
 pub(crate) const KNOWN: &str = "known are: results (ringway perf -J, nccl-tests), findings (ringway doctor --json, \
@@ -76,10 +77,10 @@ impl Inputs {
             bail!("{name}: it is empty; {KNOWN}");
         };
         if bytes[start] == b'<' {
-            let drawn = topo::drawn_file(&file_name(path), bytes)
-                .map_err(|error| anyhow!("{name}: taken for a topology in XML, but {error:#}"))?;
+            let drawn = topo::drawn_file(bytes)
+                .map_err(|error| wrong(name, "a topology in XML", &format!("{error:#}")))?;
             self.took(name, "a topology file");
-            self.machines.push(Machine::drawn(name, drawn));
+            self.machines.push(Machine::drawn(name, &file_name(path), drawn));
             return Ok(());
         }
         if ![b'{', b'['].contains(&bytes[start]) {
@@ -95,7 +96,7 @@ impl Inputs {
                     self.trace(name, path, traces);
                     Ok(())
                 }
-                _ => bail!("{name}: it is no whole JSON: {error}; {KNOWN}"),
+                _ => bail!("{name}: it is no whole JSON: {}; {KNOWN}", shown(&error.to_string())),
             },
         }
     }
@@ -108,7 +109,7 @@ impl Inputs {
         mut value: Value,
     ) -> anyhow::Result<()> {
         let has = |key: &str| value.get(key).is_some();
-        let wrong = |kind: &str, why: String| anyhow!("{name}: taken for {kind}, but {why}");
+        let wrong = |kind: &str, why: String| wrong(name, kind, &why);
         let is_event = |list: &Value| list.get(0).is_some_and(|one| one.get("ph").is_some());
         if value["format"] == ringway::recorder::FORMAT {
             let traces = read::traces(text).map_err(|why| wrong("a trace", why))?;
@@ -152,8 +153,8 @@ impl Inputs {
 
     /// A snapshot, or a copy of a machine's files: the doctor looks at it, and it is drawn.
     fn machine(&mut self, name: &str, path: &Path) -> anyhow::Result<()> {
-        let copied = Copied::open(path)
-            .map_err(|error| anyhow!("{name}: taken for a snapshot, but {error:#}"))?;
+        let copied =
+            Copied::open(path).map_err(|error| wrong(name, "a snapshot", &format!("{error:#}")))?;
         anyhow::ensure!(
             copied.holds(&["sys", "proc", "commands"]),
             "{name}: taken for a snapshot, but it holds none of sys, proc and commands; {KNOWN}"
@@ -184,10 +185,16 @@ pub(crate) fn runs(paths: &[PathBuf]) -> anyhow::Result<Vec<Run>> {
         inputs.files.iter().find(|(_, what)| !what.starts_with("results of "))
     {
         bail!(
-            "--against {name}: it is {what}; only results of perf are compared; name other files before --against"
+            "--against {name}: it is {}; only results of perf are compared; name other files without --against",
+            shown(what)
         );
     }
     Ok(inputs.runs)
+}
+
+/// An error that may quote the file.
+fn wrong(name: &str, kind: &str, why: &str) -> anyhow::Error {
+    anyhow!("{name}: taken for {kind}, but {}", shown(why))
 }
 
 fn file_name(path: &Path) -> String {

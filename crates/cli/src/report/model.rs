@@ -5,6 +5,9 @@
 
 use crate::doctor::finding::{Finding, Verdict, summary};
 
+/// Boxes of a timeline that are drawn, all rows together.
+pub(super) const BOXES: usize = 2_400;
+
 /// A whole report.
 #[derive(Debug, Default)]
 pub(crate) struct Report {

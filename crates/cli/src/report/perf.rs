@@ -1,11 +1,14 @@
 //! What `ringway perf -J`, and nccl-tests, measured: curves, a table, and what became slower.
 
+mod compare;
 mod results;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 use ringway_plan::types::Collective;
 
+use self::compare::Comparison;
 pub(crate) use self::results::Run;
 use self::results::{Measured, Row};
 use super::chart::{Curve, Kind, chart};
@@ -17,6 +20,12 @@ use crate::size;
 
 /// Errors that are quoted.
 const ERRORS: usize = 5;
+/// Kinds of rows that have a curve, of this run and of the last each.
+const KINDS: usize = 12;
+/// Rows of the table.
+const ROWS: usize = 600;
+/// Files that are named where several were measured alike.
+const NAMED: usize = 4;
 
 /// What is expected of a collective by a simulation.
 #[derive(Clone, Debug)]
@@ -27,13 +36,6 @@ pub(crate) struct Expectation {
     pub(crate) bytes: u64,
     pub(crate) us: f64,
     pub(crate) busbw: f64,
-}
-
-/// A row of this run beside that of the last.
-struct Compared {
-    /// How many times as long both ways take, the better of the two.
-    ratio: f64,
-    slower: bool,
 }
 
 /// The section of all runs.
@@ -55,13 +57,14 @@ pub(super) fn section(
             .collect();
         let wanted: Vec<&Expectation> =
             expected.iter().filter(|e| e.collective == *collective && e.ranks == *ranks).collect();
-        let group = Group { runs, before: &before, wanted: &wanted, threshold_percent };
+        let compared = Comparison::of(runs, &before, threshold_percent);
+        let group = Group { runs, before: &before, wanted: &wanted, compared };
         group.add(&mut section, !last.is_empty());
     }
     if !last.is_empty() {
         section.blocks.push(Block::Note(format!(
             "A size is marked as slower where it takes more than {threshold_percent} % longer than in the last run, \
-             out of place and in place. Slower at more than half of the sizes is a failure, at fewer a warning."
+             out of place and in place. Of rows that repeat, here and there, the fastest counts. Slower at more than half of the sizes is a failure, at fewer a warning."
         )));
     }
     section
@@ -72,7 +75,7 @@ struct Group<'a> {
     runs: &'a [&'a Run],
     before: &'a [&'a Run],
     wanted: &'a [&'a Expectation],
-    threshold_percent: f64,
+    compared: Comparison<'a>,
 }
 
 impl Group<'_> {
@@ -80,7 +83,10 @@ impl Group<'_> {
         let Some(first) = self.runs.first() else { return };
         section.blocks.push(Block::Heading(first.title()));
         for run in self.runs {
-            self.judge(run, section, compares);
+            judge(run, section);
+        }
+        if compares {
+            self.beside_last(section, &first.title());
         }
         let charts: Vec<String> = [
             chart("bus bandwidth, GB/s", &self.curves(false), short_tick),
@@ -95,7 +101,12 @@ impl Group<'_> {
                 .blocks
                 .push(Block::Picture(format!("<div class=\"charts\">\n{charts}\n</div>")));
         }
+        self.left_out(section);
         section.blocks.push(Block::Table(self.table()));
+        let rows: usize = self.runs.iter().map(|run| run.rows.len()).sum();
+        if let Some(more @ 1..) = rows.checked_sub(ROWS) {
+            section.blocks.push(Block::Note(format!("Not listed: {more} of {rows} rows.")));
+        }
         for run in self.runs {
             let devices =
                 run.devices.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -115,76 +126,54 @@ impl Group<'_> {
         }
     }
 
-    fn judge(&self, run: &Run, section: &mut Section, compares: bool) {
-        let title = run.title();
-        let finding = |id: &str, verdict, text: String| {
-            Finding::new("performance", id, verdict, text).seen(run.name.clone())
-        };
-        if run.wrong > 0 {
-            let text =
-                format!("{title}: results are wrong in {} of the table", many_cells(run.wrong));
-            section.findings.push(
-                finding("perf-wrong", Verdict::Fail, text)
-                    .costs("silent corruption of gradients or weights")
-                    .fixed_by("run it again on fewer hosts until one remains; then ringway doctor on that host"),
-            );
-        }
-        for error in run.errors.iter().take(ERRORS) {
-            section.findings.push(finding(
-                "perf-error",
-                Verdict::Fail,
-                format!("{title}: {error}"),
-            ));
-        }
-        if run.average_passes == Some(false) {
-            let text = format!(
-                "{title}: {} GB/s in the mean is below what was asked for",
-                short(run.average)
-            );
-            section.findings.push(finding("perf-bandwidth", Verdict::Fail, text));
-        }
-        section.findings.extend(by_usual(run));
-        let compared: Vec<(u64, Compared)> =
-            run.rows.iter().filter_map(|row| Some((row.bytes, self.compared(row)?))).collect();
-        let slower: Vec<&(u64, Compared)> = compared.iter().filter(|(_, one)| one.slower).collect();
-        if let Some((bytes, worst)) =
-            slower.iter().max_by(|a, b| a.1.ratio.total_cmp(&b.1.ratio)).copied()
-        {
-            let most = slower.len() * 2 > compared.len();
-            let verdict = if most { Verdict::Fail } else { Verdict::Warn };
-            let text = format!(
-                "{title}: slower than in the last run at {} of {} sizes",
-                slower.len(),
-                compared.len()
-            );
-            section.findings.push(
-                finding("perf-slower", verdict, text)
+    /// Once for all files that were measured alike.
+    fn beside_last(&self, section: &mut Section, title: &str) {
+        for (place, compared) in self.compared.places() {
+            let alike = self.runs.iter().filter(|run| run.place() == *place);
+            let names: Vec<&str> = alike.map(|run| run.name.as_str()).collect();
+            let mut seen = names.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+            if let Some(more @ 1..) = names.len().checked_sub(NAMED) {
+                let _ = write!(seen, " and {more} more");
+            }
+            let finding = |verdict, text: String| {
+                Finding::new("performance", "perf-slower", verdict, text).seen(seen.clone())
+            };
+            let slower = || compared.iter().filter(|(_, one)| one.slower);
+            let sizes = many(compared.len(), "size", "sizes");
+            let worst = slower().max_by(|a, b| a.1.ratio.total_cmp(&b.1.ratio));
+            section.findings.push(if let Some((bytes, worst)) = worst {
+                let count = slower().count();
+                let most = count * 2 > compared.len();
+                let verdict = if most { Verdict::Fail } else { Verdict::Warn };
+                let text = format!("{title}: slower than in the last run at {count} of {sizes}");
+                finding(verdict, text)
                     .costs(format!("{:.2} times the time at {}", worst.ratio, size::display(*bytes)))
-                    .fixed_by("measure both again on the idle machine; then ringway doctor, and compare the settings of both runs"),
-            );
-        } else if !compared.is_empty() {
-            let text = format!("{title}: as fast as in the last run at {} sizes", compared.len());
-            section.findings.push(finding("perf-slower", Verdict::Pass, text));
-        } else if compares {
-            let text = format!(
-                "{title}: no run given with --against has this collective, ranks, type and sizes"
-            );
-            section.findings.push(finding("perf-slower", Verdict::Unknown, text));
-        }
-        if run.wrong == 0 && run.errors.is_empty() && run.average_passes != Some(false) {
-            let text = format!("{title}: {} GB/s of bus bandwidth in the mean", short(run.average));
-            section.findings.push(finding("perf-results", Verdict::Pass, text));
+                    .fixed_by("measure both again on the idle machine; then ringway doctor, and compare the settings of both runs")
+            } else if compared.is_empty() {
+                let text = format!(
+                    "{title}: no run given with --against has this collective, ranks, hosts, connection, type and sizes"
+                );
+                finding(Verdict::Unknown, text)
+            } else {
+                finding(Verdict::Pass, format!("{title}: as fast as in the last run at {sizes}"))
+            });
         }
     }
 
-    fn compared(&self, row: &Row) -> Option<Compared> {
-        let same = |old: &&Row| old.bytes == row.bytes && old.what == row.what;
-        let old = self.before.iter().flat_map(|run| &run.rows).find(same)?;
-        let ratio =
-            |new: Measured, old: Measured| (new.us > 0.0 && old.us > 0.0).then(|| new.us / old.us);
-        let sides = [ratio(row.out_of_place, old.out_of_place), ratio(row.in_place, old.in_place)];
-        let ratio = sides.into_iter().flatten().reduce(f64::min)?;
-        Some(Compared { ratio, slower: ratio > 1.0 + self.threshold_percent / 100.0 })
+    /// Says which kinds of rows have no curve.
+    fn left_out(&self, section: &mut Section) {
+        for (runs, whose) in [(self.runs, ""), (self.before, " of the last run")] {
+            let kinds: usize = runs.iter().map(|run| run.kinds().len()).sum();
+            if let Some(more @ 1..) = kinds.checked_sub(KINDS) {
+                let note = format!("Not drawn: {more} of {kinds} kinds of rows{whose}.");
+                section.blocks.push(Block::Note(note));
+            }
+        }
+        let simulated: BTreeSet<&str> = self.wanted.iter().map(|one| one.name.as_str()).collect();
+        if let Some(more @ 1..) = simulated.len().checked_sub(KINDS) {
+            let note = format!("Not drawn: {more} of {} simulations.", simulated.len());
+            section.blocks.push(Block::Note(note));
+        }
     }
 
     /// All curves of one picture.
@@ -193,12 +182,13 @@ impl Group<'_> {
         let mut curves = Vec::new();
         let mut colour = 0;
         for run in self.runs {
-            for what in whats(&run.rows) {
-                let rows = || run.rows.iter().filter(|row| row.what == what);
-                let alone = self.runs.len() == 1 && whats(&run.rows).len() == 1;
+            let kinds = run.kinds();
+            let alone = self.runs.len() == 1 && kinds.len() == 1;
+            for (what, rows) in kinds.into_iter().take(KINDS - colour) {
+                let rows = || rows.iter().copied();
                 let label =
                     if alone { "this run".to_owned() } else { format!("{} {what}", run.name) };
-                let slower = |row: &Row| self.compared(row).is_some_and(|one| one.slower);
+                let slower = |row: &Row| self.compared.row(run, row).is_some_and(|one| one.slower);
                 curves.push(Curve {
                     label: label.clone(),
                     kind: Kind::Measured,
@@ -243,16 +233,21 @@ impl Group<'_> {
                 points: sizes.into_iter().map(|bytes| (bytes, wanted, false)).collect(),
             });
         }
+        let mut left = KINDS;
         for run in self.before {
-            for what in whats(&run.rows) {
-                let rows = run.rows.iter().filter(|row| row.what == what);
-                let more =
-                    if whats(&run.rows).len() > 1 { format!(" {what}") } else { String::new() };
+            let kinds = run.kinds();
+            let several = kinds.len() > 1;
+            for (what, rows) in kinds.into_iter().take(left) {
+                left -= 1;
+                let more = if several { format!(" {what}") } else { String::new() };
                 curves.push(Curve {
                     label: format!("last run: {}{more}", run.name),
                     kind: Kind::Last,
                     colour: 5,
-                    points: rows.map(|row| (row.bytes, value(row.out_of_place), false)).collect(),
+                    points: rows
+                        .iter()
+                        .map(|row| (row.bytes, value(row.out_of_place), false))
+                        .collect(),
                 });
             }
         }
@@ -261,7 +256,7 @@ impl Group<'_> {
             let value = if times { one.us } else { one.busbw };
             by_name.entry(&one.name).or_default().push((one.bytes, value, false));
         }
-        curves.extend(by_name.into_iter().map(|(name, points)| Curve {
+        curves.extend(by_name.into_iter().take(KINDS).map(|(name, points)| Curve {
             label: format!("simulated: {name}"),
             kind: Kind::Expected,
             colour: 2,
@@ -287,42 +282,73 @@ impl Group<'_> {
             columns.push("#time by the last run's");
         }
         let mut table = Table::new(&columns);
-        for run in self.runs {
-            for row in &run.rows {
-                let time = |one: Measured| {
-                    let cell = Cell::number(micros(one.us), one.us);
-                    if one.wrong { cell.marked(Verdict::Fail) } else { cell }
-                };
-                let rate = |one: Measured| Cell::number(short(one.busbw), one.busbw);
-                let mut cells = vec![
-                    Cell::number(size::display(row.bytes), row.bytes as f64),
-                    Cell::text(row.what.clone()),
-                    time(row.out_of_place),
-                    time(row.in_place),
-                    rate(row.out_of_place),
-                    rate(row.in_place),
-                ];
-                if several {
-                    cells.insert(0, Cell::text(run.name.clone()));
-                }
-                if expects {
-                    let cell = row.expected_us.map(|us| Cell::number(micros(us), us));
-                    cells.push(cell.unwrap_or_default());
-                }
-                if !self.before.is_empty() {
-                    cells.push(match self.compared(row) {
-                        None => Cell::text("-"),
-                        Some(one) => {
-                            let word = if one.slower { " slower" } else { "" };
-                            let cell = Cell::number(format!("{:.2}x{word}", one.ratio), one.ratio);
-                            if one.slower { cell.marked(Verdict::Warn) } else { cell }
-                        }
-                    });
-                }
-                table.rows.push(cells);
+        let rows = self.runs.iter().flat_map(|run| run.rows.iter().map(move |row| (*run, row)));
+        for (run, row) in rows.take(ROWS) {
+            let time = |one: Measured| {
+                let cell = Cell::number(micros(one.us), one.us);
+                if one.wrong { cell.marked(Verdict::Fail) } else { cell }
+            };
+            let rate = |one: Measured| Cell::number(short(one.busbw), one.busbw);
+            let mut cells = vec![
+                Cell::number(size::display(row.bytes), row.bytes as f64),
+                Cell::text(row.what.clone()),
+                time(row.out_of_place),
+                time(row.in_place),
+                rate(row.out_of_place),
+                rate(row.in_place),
+            ];
+            if several {
+                cells.insert(0, Cell::text(run.name.clone()));
             }
+            if expects {
+                let cell = row.expected_us.map(|us| Cell::number(micros(us), us));
+                cells.push(cell.unwrap_or_default());
+            }
+            if !self.before.is_empty() {
+                cells.push(match self.compared.row(run, row) {
+                    None => Cell::text("-"),
+                    Some(one) => {
+                        let word = if one.slower { " slower" } else { "" };
+                        let cell = Cell::number(format!("{:.2}x{word}", one.ratio), one.ratio);
+                        if one.slower { cell.marked(Verdict::Warn) } else { cell }
+                    }
+                });
+            }
+            table.rows.push(cells);
         }
         table
+    }
+}
+
+/// What is said of a run by itself.
+fn judge(run: &Run, section: &mut Section) {
+    let title = run.title();
+    let finding = |id: &str, verdict, text: String| {
+        Finding::new("performance", id, verdict, text).seen(run.name.clone())
+    };
+    if run.wrong > 0 {
+        let text = format!(
+            "{title}: results are wrong in {} of the table",
+            many(run.wrong, "cell", "cells")
+        );
+        section.findings.push(
+            finding("perf-wrong", Verdict::Fail, text)
+                .costs("silent corruption of gradients or weights")
+                .fixed_by("run it again on fewer hosts until one remains; then ringway doctor on that host"),
+        );
+    }
+    for error in run.errors.iter().take(ERRORS) {
+        section.findings.push(finding("perf-error", Verdict::Fail, format!("{title}: {error}")));
+    }
+    if run.average_passes == Some(false) {
+        let text =
+            format!("{title}: {} GB/s in the mean is below what was asked for", short(run.average));
+        section.findings.push(finding("perf-bandwidth", Verdict::Fail, text));
+    }
+    section.findings.extend(by_usual(run));
+    if run.wrong == 0 && run.errors.is_empty() && run.average_passes != Some(false) {
+        let text = format!("{title}: {} GB/s of bus bandwidth in the mean", short(run.average));
+        section.findings.push(finding("perf-results", Verdict::Pass, text));
     }
 }
 
@@ -349,21 +375,6 @@ fn by_usual(run: &Run) -> Option<Finding> {
     Some(found.fixed_by(
         "ringway doctor on the hosts; ringway doctor --log on a log with NCCL_DEBUG=INFO says why",
     ))
-}
-
-/// The kinds of rows, in their order.
-fn whats(rows: &[Row]) -> Vec<&str> {
-    let mut seen: Vec<&str> = Vec::new();
-    for row in rows {
-        if !seen.contains(&row.what.as_str()) {
-            seen.push(&row.what);
-        }
-    }
-    seen
-}
-
-fn many_cells(count: u64) -> String {
-    if count == 1 { "1 cell".to_owned() } else { format!("{count} cells") }
 }
 
 /// Microseconds as people write them, with three digits that count.

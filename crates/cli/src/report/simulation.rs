@@ -7,13 +7,12 @@ use ringway_sim::report::timeline::figure;
 use serde::Deserialize;
 use serde_json::Value;
 
-use super::model::{Block, Cell, Section, Table};
+use super::model::{BOXES, Block, Cell, Section, Table};
 use super::perf::{Expectation, micros, short};
 use crate::doctor::finding::{Finding, Verdict};
 use crate::size;
 
-/// Boxes and rows of a timeline.
-const BOXES: usize = 2_400;
+/// Rows of a timeline.
 const ROWS: usize = 48;
 /// Rows of tables, and incidents.
 const LISTED: usize = 200;
@@ -216,7 +215,8 @@ fn timeline(section: &mut Section, one: &Simulated) {
     for span in &one.spans {
         let is_new = !rows.contains(span.row.as_str());
         let fits = spans.len() < BOXES && (!is_new || rows.len() < ROWS);
-        let is_sound = span.start_us.is_finite() && span.end_us.is_finite() && span.start_us >= 0.0;
+        let is_sound =
+            span.start_us >= 0.0 && span.end_us >= span.start_us && span.end_us.is_finite();
         if fits && is_sound {
             rows.insert(&span.row);
             spans.push(Span {
@@ -227,18 +227,18 @@ fn timeline(section: &mut Section, one: &Simulated) {
             });
         }
     }
-    if spans.is_empty() {
-        return;
+    if !spans.is_empty() {
+        let told =
+            one.summary.as_ref().map(|summary| summary.incidents.as_slice()).unwrap_or_default();
+        let incidents: Vec<Incident> = told
+            .iter()
+            .filter(|one| one.us.is_finite() && one.us >= 0.0)
+            .take(LISTED)
+            .map(|one| Incident { us: one.us, what: one.what.clone() })
+            .collect();
+        let end = spans.iter().map(|span| span.end_us).fold(0.0, f64::max);
+        section.blocks.push(Block::Picture(figure(&spans, &incidents, end)));
     }
-    let told = one.summary.as_ref().map(|summary| summary.incidents.as_slice()).unwrap_or_default();
-    let incidents: Vec<Incident> = told
-        .iter()
-        .filter(|one| one.us.is_finite() && one.us >= 0.0)
-        .take(LISTED)
-        .map(|one| Incident { us: one.us, what: one.what.clone() })
-        .collect();
-    let end = spans.iter().map(|span| span.end_us).fold(0.0, f64::max);
-    section.blocks.push(Block::Picture(figure(&spans, &incidents, end)));
     if let Some(more @ 1..) = one.spans.len().checked_sub(spans.len()) {
         section
             .blocks

@@ -70,10 +70,10 @@ impl Machine {
         Ok(Self { file: name.to_owned(), ..one })
     }
 
-    /// A topology file.
-    pub(crate) fn drawn(name: &str, drawn: Drawn) -> Self {
+    /// A topology file, called `title` below its picture.
+    pub(crate) fn drawn(name: &str, title: &str, drawn: Drawn) -> Self {
         Self {
-            title: drawn.title,
+            title: title.to_owned(),
             warnings: drawn.warnings,
             notes: drawn.notes,
             picture: Some(drawn.picture),

@@ -211,10 +211,12 @@ fn standing(job: &Job<'_>) -> Option<Finding> {
     let mut asked = true;
     for (trace, shift) in &job.traces {
         asked &= matches!(trace.reason, Reason::Request | Reason::End);
-        match Job::calls(trace, *shift).find(|(call, ..)| call.sequence == sequence) {
-            Some((call, start, end)) if call.outcome == Outcome::Running => {
+        match trace.calls.iter().find(|call| call.sequence == sequence) {
+            Some(call) if call.outcome == Outcome::Running => {
                 inside.push(trace.rank);
-                longest = longest.max(end - start);
+                // Without a clock nobody knows for how long.
+                let timed = Job::calls(trace, *shift).find(|(call, ..)| call.sequence == sequence);
+                longest = longest.max(timed.map_or(0, |(_, start, end)| end - start));
                 what = format!("{} #{sequence}", call.collective.name());
             }
             Some(_) => {}

@@ -161,7 +161,7 @@ fn note(text: &mut String, outcome: Outcome, waited: Option<Waited>, lanes: &[(u
 }
 
 /// Text of a file, without what a terminal would obey.
-pub(super) fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 

@@ -84,6 +84,13 @@ fn one_page_holds_what_the_commands_wrote() {
         assert!(page.contains(part), "{part}");
     }
     assert!(!page.contains("=\"http"), "nothing is outside the page");
+    // One file for each --against: those that follow are shown.
+    let mixed =
+        ["report", "--against", "old.json", "--against", "new.json", "new.json", "topo.xml"];
+    let mixed = done(&[&mixed[..], &["-o", "-"]].concat(), &folder);
+    for part in ["last run: old.json", "last run: new.json", "<section id=\"topology\">"] {
+        assert!(mixed.stdout.contains(part), "{part}");
+    }
     let printed = done(&["report", "new.json", "-o", "-"], &folder);
     assert!(printed.stdout.starts_with("<!doctype html>") && printed.stdout.ends_with("</html>\n"));
     assert!(!printed.stdout.contains("<section id=\"doctor\">"), "only what was given");

@@ -1,5 +1,7 @@
 //! Reading results: nccl-tests' JSON, as `ringway perf -J` writes it too.
 
+use std::collections::BTreeMap;
+
 use ringway_plan::types::Collective;
 use serde::Deserialize;
 use serde_json::Value;
@@ -14,15 +16,33 @@ pub(crate) struct Run {
     pub(crate) collective: String,
     pub(crate) ranks: usize,
     pub(super) hosts: usize,
+    /// Whether all of them have names, so that they were counted.
+    hosts_named: bool,
     pub(super) devices: Vec<String>,
     pub(super) began: String,
     pub(super) connection: String,
     pub(super) rows: Vec<Row>,
-    pub(super) wrong: u64,
+    pub(super) wrong: usize,
     pub(super) average: f64,
     /// Whether the average was enough, where somebody said what is.
     pub(super) average_passes: Option<bool>,
     pub(super) errors: Vec<String>,
+}
+
+/// Where a run was measured, as far as its file says.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub(super) struct Place<'a> {
+    hosts: Option<usize>,
+    connection: Option<&'a str>,
+}
+
+impl Place<'_> {
+    /// Whether what both files tell is the same.
+    pub(super) fn is_like(&self, other: &Place<'_>) -> bool {
+        let hosts = self.hosts.zip(other.hosts).is_none_or(|(own, other)| own == other);
+        let connections = self.connection.zip(other.connection);
+        hosts && connections.is_none_or(|(own, other)| own == other)
+    }
 }
 
 /// One row of its table.
@@ -144,10 +164,11 @@ impl Run {
             collective: file.ringway.collective.clone().unwrap_or_else(|| named(&file.args)),
             ranks: file.ringway.ranks.unwrap_or(file.config.devices.len()),
             hosts: hosts.len(),
+            hosts_named: !hosts.is_empty() && !hosts.contains(&""),
             devices,
             began: file.start_time,
             connection: file.ringway.connection,
-            wrong: sides.filter(|side| side.wrong).count() as u64,
+            wrong: sides.filter(|side| side.wrong).count(),
             average: file.average_bus_bandwidth["bandwidth"].as_f64().unwrap_or(0.0),
             average_passes: okay.and_then(|word| word.parse().ok()),
             errors: file.errors.iter().map(quoted).collect(),
@@ -165,6 +186,27 @@ impl Run {
     pub(super) fn peak(&self) -> Option<f64> {
         let large = self.rows.iter().filter(|row| row.bytes >= LARGE);
         large.map(|row| row.out_of_place.busbw.max(row.in_place.busbw)).reduce(f64::max)
+    }
+
+    pub(super) fn place(&self) -> Place<'_> {
+        Place {
+            hosts: self.hosts_named.then_some(self.hosts),
+            connection: Some(self.connection.as_str()).filter(|text| !text.is_empty()),
+        }
+    }
+
+    /// Its rows by kind, the kinds in their order.
+    pub(super) fn kinds(&self) -> Vec<(&str, Vec<&Row>)> {
+        let mut kinds: Vec<(&str, Vec<&Row>)> = Vec::new();
+        let mut places = BTreeMap::new();
+        for row in &self.rows {
+            let place = *places.entry(row.what.as_str()).or_insert(kinds.len());
+            match kinds.get_mut(place) {
+                Some((_, rows)) => rows.push(row),
+                None => kinds.push((&row.what, vec![row])),
+            }
+        }
+        kinds
     }
 
     pub(super) fn title(&self) -> String {

@@ -7,13 +7,11 @@ use ringway_sim::report::timeline::figure;
 
 use super::late::Lateness;
 use super::{Job, list, nanos};
-use crate::report::model::Block;
+use crate::report::model::{BOXES, Block};
 use crate::size;
 
 /// Ranks that have a row.
 const ROWS: usize = 24;
-/// Boxes that are drawn, all rows together.
-const BOXES: usize = 2_400;
 /// Operations that are drawn, the last ones.
 const OPERATIONS: usize = 120;
 
