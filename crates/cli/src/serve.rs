@@ -63,7 +63,7 @@ pub(crate) struct ServeArgs {
 /// Serves until somebody ends it.
 pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let source =
-        Source { what: args.what.clone(), jobs: args.jobs.clone(), last: Mutex::default() };
+        Source { what: args.what.clone(), jobs: args.jobs.clone(), before: Mutex::default() };
     // A file may be whole at the next request; whoever named a wrong one sees it here.
     for finding in source.read().troubles {
         output::remark(&format!("ringway serve: {}", finding.title));
@@ -94,8 +94,8 @@ const BETWEEN: Duration = Duration::from_secs(1);
 struct Source {
     what: WhatArgs,
     jobs: PathBuf,
-    /// What jobs told last, and when.
-    last: Mutex<Option<(Live, Instant)>>,
+    /// What jobs told the last two times, the earlier first, and when.
+    before: Mutex<Vec<(Live, Instant)>>,
 }
 
 /// What can be read now, and what cannot.
@@ -165,12 +165,16 @@ impl Source {
         let mut jobs = Jobs::ask(&self.jobs);
         jobs.ask_all(sockets);
         let live = Live::of(jobs.samples());
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = last.as_ref().map(|(live, when)| (live, when.elapsed().as_secs_f64()));
-        let section = live::section(&live, before, &jobs.failed);
+        let mut before = self.before.lock().unwrap_or_else(PoisonError::into_inner);
         // Several may look at once: a rate wants some time between two looks.
-        if last.as_ref().is_none_or(|(_, when)| when.elapsed() >= BETWEEN) {
-            *last = Some((live, Instant::now()));
+        let is_old = |(_, when): &&(Live, Instant)| when.elapsed() >= BETWEEN;
+        let compared = before.iter().rev().find(is_old);
+        let compared = compared.map(|(live, when)| (live, when.elapsed().as_secs_f64()));
+        let section = live::section(&live, compared, &jobs.failed);
+        if before.last().is_none_or(|last| is_old(&last)) {
+            before.push((live, Instant::now()));
+            let too_many = before.len().saturating_sub(2);
+            before.drain(..too_many);
         }
         section
     }
