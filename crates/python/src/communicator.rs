@@ -125,6 +125,13 @@ pub(crate) fn unique_id(py: Python<'_>, settings: Settings) -> PyResult<Bound<'_
     Ok(PyBytes::new(py, id.as_bytes()))
 }
 
+/// Lets this thread wait for any call, where it is one that runs calls in the background and tells of the end of one; says
+/// whether it is.
+#[pyfunction]
+pub(crate) fn hand_over(py: Python<'_>) -> bool {
+    py.detach(ringway::hand_over)
+}
+
 /// Ends all communicators of this process. One with work under way is given up: it may never end.
 #[pyfunction(name = "_close_all")]
 pub(crate) fn close_all(py: Python<'_>) {

@@ -21,7 +21,7 @@ mod _native {
     #[pymodule_export]
     use super::command::command;
     #[pymodule_export]
-    use super::communicator::{Communicator, close_all, unique_id};
+    use super::communicator::{Communicator, close_all, hand_over, unique_id};
     #[pymodule_export]
     use super::work::Work;
 

@@ -6,6 +6,7 @@
 //! at once.
 
 mod abort;
+mod background;
 mod choice;
 mod clock;
 mod colocation;
@@ -36,6 +37,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+pub use background::hand_over;
 pub use gpu::DeviceWork;
 pub use group::Group;
 pub use queue::{DeviceQueue, Place};
@@ -81,7 +83,7 @@ struct Inner {
     config: Config,
     order: Order,
     desk: Mutex<Desk>,
-    worker: Mutex<work::Worker>,
+    background: Mutex<background::Background>,
     splits: AtomicU64,
     /// Set when the ranks have met on their GPUs.
     gpu: OnceLock<gpu::Attached>,

@@ -43,7 +43,7 @@ pub mod tuning;
 pub use bootstrap::UniqueId;
 pub use call::Call;
 pub use communicator::{
-    Afterwards, Communicator, DeviceQueue, DeviceWork, Group, Place, Progress, Work,
+    Afterwards, Communicator, DeviceQueue, DeviceWork, Group, Place, Progress, Work, hand_over,
 };
 pub use error::{Error, ErrorKind, Result};
 pub use plan::types::{Collective, DataType, Level, ReduceOp};

@@ -77,8 +77,10 @@ def waits_in_a_callback(rank, ranks):
         inner = dist.all_reduce(future.value()[0], async_op=True).get_future()
         return inner.wait()[0]
 
-    outer = [dist.all_reduce(torch.ones(4), async_op=True).get_future().then(again) for _ in range(8)]
-    return [future.wait()[0].item() for future in outer]
+    # Rank 0's are under way when something hangs on them. All ranks make these calls before the others, whoever makes those.
+    time.sleep(0.3 * rank)
+    outer = [dist.all_reduce(torch.ones(4), async_op=True).get_future() for _ in range(8)]
+    return [future.wait()[0].item() for future in [future.then(again) for future in outer]]
 
 
 def test_a_callback_may_wait_for_another_call():

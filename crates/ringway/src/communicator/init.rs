@@ -163,7 +163,7 @@ impl Communicator {
             order: super::order::Order::default(),
             gpu: std::sync::OnceLock::new(),
             progress: std::sync::OnceLock::new(),
-            worker: Mutex::default(),
+            background: Mutex::default(),
             splits: std::sync::atomic::AtomicU64::new(0),
             given_up: std::sync::atomic::AtomicBool::new(false),
             regions,

@@ -4,9 +4,7 @@
 //! buffers move into the call and come back from [`Work::wait`], so that while the call runs nobody else can touch them.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::order::Ticket;
@@ -88,18 +86,11 @@ impl<T> Work<T> {
 type Job = Box<dyn FnOnce(&Inner) -> Result<()> + Send>;
 type Done = Box<dyn FnOnce(Result<()>) -> Option<Afterwards> + Send>;
 
-/// What is left to do when the turn of background work is over; see [`Communicator::start_at`].
+/// What is left to do when the turn of background work is over; see [`Communicator::start_at`]. The calls behind it wait
+/// for its end, unless it says [`crate::hand_over`].
 pub type Afterwards = Box<dyn FnOnce() + Send>;
 
-/// The thread that runs background calls; started by the first of them.
-#[derive(Debug, Default)]
-pub(super) struct Worker {
-    jobs: Option<Sender<Queued>>,
-    thread: Option<JoinHandle<()>>,
-}
-
-/// A call on its way to the worker. It keeps its communicator alive: the handles may go before
-/// the work is done.
+/// A call on its way to its turn. It keeps its communicator alive: the handles may go before the work is done.
 struct Queued {
     ticket: Ticket,
     job: Job,
@@ -186,19 +177,14 @@ impl Communicator {
 
     /// Queues a job behind everything that was called before it. `done` is told how it ended, in its turn.
     pub(super) fn submit(&self, job: Job, done: Done) -> Result<()> {
-        let mut worker = self.inner.worker.lock().unwrap_or_else(PoisonError::into_inner);
-        if worker.jobs.is_none() {
-            let (sender, receiver) = channel::<Queued>();
-            let thread = std::thread::Builder::new()
-                .name(format!("ringway-work-{}", self.rank()))
-                .spawn(move || receiver.into_iter().for_each(Queued::run))
-                .map_err(|e| Error::system("cannot start the background thread", e))?;
-            *worker = Worker { jobs: Some(sender), thread: Some(thread) };
-        }
+        let background = &self.inner.background;
+        // With the lock, so that calls are queued in the order of their tickets.
+        let mut background = background.lock().unwrap_or_else(PoisonError::into_inner);
+        let background = background.open(|| format!("ringway-work-{}", self.rank()))?;
         let ticket = self.inner.order.take();
         let queued = Queued { ticket, job, done, inner: Arc::clone(&self.inner) };
-        let jobs = worker.jobs.as_ref().expect("started just now");
-        jobs.send(queued).map_err(|_| Error::internal("the background thread has ended"))
+        background.submit(Box::new(|| queued.run()));
+        Ok(())
     }
 
     /// Waits until everything that was called or started on this rank before is over, well or not, and the background
@@ -215,17 +201,12 @@ impl Communicator {
     /// });
     /// ```
     pub fn drain(&self) {
-        let worker = || self.inner.worker.lock().unwrap_or_else(PoisonError::into_inner);
-        let this = std::thread::current().id();
-        if worker().thread.as_ref().is_some_and(|thread| thread.thread().id() == this) {
+        let background = || self.inner.background.lock().unwrap_or_else(PoisonError::into_inner);
+        if background().is_of_this_thread() {
             return;
         }
         drop(self.inner.turn());
-        let Worker { jobs, thread } = std::mem::take(&mut *worker());
-        drop(jobs);
-        if let Some(thread) = thread {
-            // It contains the panics of all it runs.
-            let _ended = thread.join();
-        }
+        let ended = std::mem::take(&mut *background());
+        ended.end();
     }
 }

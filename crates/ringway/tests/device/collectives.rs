@@ -326,6 +326,8 @@ fn barriers_may_follow_each_other_and_calls() {
         let queue = DeviceQueue::new(comm, &[4000, 4000]).unwrap();
         let [from, to] = [0, 1].map(|area| Place { area, offset: 0 });
         queue.write(from, &(comm.rank() + 1).to_le_bytes().repeat(1000)).unwrap();
+        // As in `Side::run`: all have prepared.
+        comm.barrier().unwrap();
         let barrier = Call::new(Collective::Barrier, DataType::U8, 0);
         for count in [1000, 3, 999] {
             for _ in 0..50 {

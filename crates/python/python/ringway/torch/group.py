@@ -27,6 +27,7 @@ from .messages import Mailbox
 from .work import Done, Several, Work, advised
 
 _UNSET = timedelta(milliseconds=-1)
+_is_profiling = torch.autograd._profiler_enabled
 _DONE = Done([])
 # Calls on one number whose works are kept: more than a step of training makes between two of DDP's.
 _SMALL_KEPT = 256
@@ -187,14 +188,14 @@ class ProcessGroupRingway(dist.ProcessGroup):
 
     def _limit(self, opts) -> float:
         timeout = opts.timeout
-        return self._timeout if timeout == _UNSET or not timeout else timeout.total_seconds()
+        return self._timeout if not timeout or timeout == _UNSET else timeout.total_seconds()
 
     def _run(self, parts, tensors, results, opts, after=None, wait=False):
         """Makes calls, one after another: `after` is called when they are over, before anybody is told.
 
         `tensors` are all that the parts point at: they are kept until then.
         """
-        if torch.autograd._profiler_enabled():
+        if _is_profiling():
             return self._profiled(_NAMES[parts[0][0]] if parts else "nothing", lambda: self._make(parts, tensors, results, opts, after, wait))
         return self._make(parts, tensors, results, opts, after, wait)
 
@@ -258,24 +259,26 @@ class ProcessGroupRingway(dist.ProcessGroup):
     # options.
 
     def allreduce(self, tensors, opts=None):
-        opts = _options(c10d.AllreduceOptions, opts, "reduceOp")
+        if type(opts) is not c10d.AllreduceOptions:
+            opts = _options(c10d.AllreduceOptions, opts, "reduceOp")
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
         if len(tensors) != 1:
             return self.allreduce_coalesced(tensors, opts)
         tensor = tensors[0]
-        if tensor.is_sparse:
-            return self._all_reduce_sparse(tensor, opts)
-        if tensor.is_complex():
-            return self.allreduce([torch.view_as_real(tensor)], opts)
-        wanted = opts.reduceOp
-        op = wanted.op
-        if op in types.BITWISE and tensor.dtype is not torch.bool:
-            return self._all_reduce_bitwise(tensor, types.BITWISE[op], opts)
-        kind, number, factor = types.reduction("all_reduce", tensor.dtype, wanted)
+        kind, number, factor = types.NUMBERS.get(tensor.dtype), types.PLAIN.get(hash(opts.reduceOp)), 1.0
+        if kind is None or number is None or tensor.layout is not torch.strided:
+            if tensor.is_sparse:
+                return self._all_reduce_sparse(tensor, opts)
+            if tensor.is_complex():
+                return self.allreduce([torch.view_as_real(tensor)], opts)
+            op = opts.reduceOp.op
+            if op in types.BITWISE and tensor.dtype is not torch.bool:
+                return self._all_reduce_bitwise(tensor, types.BITWISE[op], opts)
+            kind, number, factor = types.reduction("all_reduce", tensor.dtype, opts.reduceOp)
         types.dense("all_reduce", tensor)
         part = (ALL_REDUCE, kind, number, tensor.numel(), 0, tensor.data_ptr(), 0, None, factor)
-        return self._run([part], [tensor], [tensor], opts)
+        return self._run([part], tensors, tensors, opts)
 
     def allreduce_coalesced(self, tensors, opts=None):
         opts = opts or c10d.AllreduceCoalescedOptions()
@@ -635,7 +638,7 @@ class ProcessGroupRingway(dist.ProcessGroup):
             way.start(tensor, tag, self._timeout, work.finish)
             return self._coalesce(work)
 
-        return self._profiled(call, begun) if torch.autograd._profiler_enabled() else begun()
+        return self._profiled(call, begun) if _is_profiling() else begun()
 
     def recv_anysource(self, tensors, tag=0):
         raise ringway.InvalidUsage(

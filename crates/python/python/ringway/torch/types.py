@@ -43,6 +43,12 @@ OPS_OF_BOOL = {
     _Op.MIN: MIN,
     _Op.BAND: MIN,
 }
+# By their hashes, those that need nothing but their number: looking for an enumeration of torch's in a dictionary takes
+# longer than a small call. All reductions are there, so that none is taken for another.
+_by_hash = {hash(dist.ReduceOp(op)): OPS.get(op) for op in _Op.__members__.values() if op is not _Op.PREMUL_SUM}
+PLAIN = {key: number for key, number in _by_hash.items() if number is not None}
+if len(_by_hash) < len(_Op.__members__) - 1:
+    PLAIN = {}
 BITWISE = {
     _Op.BAND: torch.bitwise_and,
     _Op.BOR: torch.bitwise_or,

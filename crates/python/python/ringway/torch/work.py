@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 import ringway
+from ringway import _native
 
 # What torch passes where nobody gave a limit.
 _NO_TIMEOUT = timedelta(0)
@@ -72,8 +73,12 @@ class Work(dist.Work):
             self._after = None
             self._over.set()
             ended = self._ended
-        if ended is not None:
-            # What hangs on the future may wait for other calls, which end in this thread.
+        if ended is None:
+            return
+        # What hangs on the future may wait for other calls: another thread runs those from now on.
+        if _native.hand_over():
+            ended.set_result(None)
+        else:
             threading.Thread(target=ended.set_result, args=(None,), name="ringway-future", daemon=True).start()
 
     def wait(self, timeout=_NO_TIMEOUT) -> bool:
