@@ -1,9 +1,12 @@
 //! Every launcher, for real: four ranks on two machines, two on each. The result is right, each pair that goes over the
-//! network says why, and when a machine dies the job ends with its name.
+//! network says why, and when a machine dies the job ends with its name, or goes on where its program does.
 
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
+
+use ringway::config::Config;
+use ringway::{Communicator, ReduceOp};
 
 use crate::cluster::{Cluster, PROGRAM, node};
 use crate::jobs::free_port;
@@ -187,6 +190,92 @@ fn ringway_run_spans_hosts() {
     };
     assert_right(&cluster, &launch);
     assert_death_is_named(&cluster, &launch, false);
+}
+
+/// A program that goes on: without the machine that died, then with new processes in the seats of its ranks. Its
+/// folder is where it says how far it is; a process that finds the id there is new.
+#[test]
+#[ignore = "a rank of the test below"]
+fn a_rank_that_goes_on() {
+    let sum = |comm: &Communicator| {
+        let (mut values, size) = ([1_u32], comm.size());
+        comm.all_reduce_in_place(&mut values, ReduceOp::Sum)
+            .inspect(|()| assert_eq!(values, [size]))
+    };
+    let say = |word: &str, rank: u32, text: &str| {
+        let said = format!("{word}.{rank}");
+        std::fs::write("unsaid.".to_owned() + &said, text).unwrap();
+        std::fs::rename("unsaid.".to_owned() + &said, said).unwrap();
+    };
+    if let Ok(id) = std::fs::read_to_string("seats.0") {
+        let rank = std::env::var("RINGWAY_RANK").unwrap().parse().unwrap();
+        let config = Config::from_env();
+        let comm = Communicator::from_unique_id(&id.parse().unwrap(), rank, 4, config).unwrap();
+        sum(&comm).unwrap();
+        return say("whole", rank, "");
+    }
+    let comm = Communicator::from_env().unwrap();
+    let rank = comm.rank();
+    sum(&comm).unwrap();
+    say("ready", rank, "");
+    let error = std::iter::repeat_with(|| sum(&comm)).find_map(Result::err).unwrap();
+    let lost = error.culprits().first().expect("somebody is named").host.clone();
+    let all = comm.identities();
+    let dead: Vec<u32> = all.iter().filter(|one| one.host == lost).map(|one| one.rank).collect();
+    let rest = comm.shrink(&dead).unwrap();
+    sum(&rest).unwrap();
+    say("rest", rank, &format!("{} of {}", rest.rank(), rest.size()));
+    let id = (rank == 0).then(|| Communicator::unique_id(&Config::from_env()).unwrap());
+    if let Some(id) = &id {
+        say("seats", rank, &id.to_string());
+    }
+    let whole = comm.replace(&dead, id.as_ref()).unwrap();
+    sum(&whole).unwrap();
+    say("whole", rank, "");
+}
+
+#[test]
+fn a_job_goes_on_without_a_machine_and_takes_its_ranks_back() {
+    if !need::namespaces() || !need::sshd() {
+        return;
+    }
+    let cluster = Cluster::new("launch-heal");
+    let (_servers, ssh) = cluster.ssh();
+    let program = std::env::current_exe().unwrap().display().to_string();
+    let rank = ["--ignored", "--exact", "launchers::a_rank_that_goes_on", "--nocapture"];
+    let folder = cluster.path(".");
+    let mut job = cluster.on(0, PROGRAM);
+    job.args(["run", "--hosts", "node[01-02]:2", "--ssh", &ssh, "--grace", "60"]);
+    job.args(["--workdir", &folder, "--", &program]).args(rank);
+    let job = start(&mut job);
+    let said = |what: &str, ranks: &[u32]| {
+        let all = || {
+            ranks
+                .iter()
+                .map(|rank| std::fs::read_to_string(cluster.path(&format!("{what}.{rank}"))))
+        };
+        wait_for(what, || all().collect::<Result<Vec<_>, _>>().ok())
+    };
+    said("ready", &[0, 1, 2, 3]);
+    cluster.kill_node(1);
+    assert_eq!(said("rest", &[0, 1]), ["0 of 2", "1 of 2"]);
+    said("seats", &[0]);
+    let newcomers: Vec<Running> = [2, 3]
+        .map(|seat: u32| {
+            let mut command = cluster.on(1, &program);
+            command.args(rank).env("RINGWAY_RANK", seat.to_string()).current_dir(&folder);
+            start(&mut command)
+        })
+        .into();
+    said("whole", &[0, 1, 2, 3]);
+    for newcomer in newcomers {
+        let end = newcomer.finish();
+        assert!(end.status.success(), "{}\n{}", end.stdout, end.stderr);
+    }
+    // The ranks that were left ended well; the machine is lost all the same.
+    let end = job.finish();
+    assert_eq!(end.status.code(), Some(2), "{}\n{}", end.stdout, end.stderr);
+    assert_eq!(end.stdout.matches("1 passed").count(), 2, "{}\n{}", end.stdout, end.stderr);
 }
 
 /// What an indexed Job sets, and nothing else; two ranks in each pod.
