@@ -9,11 +9,18 @@ pub(super) fn check(set: &Set<'_>, found: &mut Vec<Finding>) {
     for resource in &set.resources {
         match resource.kind {
             "MPIJob" => mpi::check(set, resource, found),
-            "Job" => completions(set, resource.spec(), resource, found),
+            "Job" => {
+                let indexed = |spec: &&Node| spec.text_at(&["completionMode"]) == Some("Indexed");
+                completions(set, resource.spec().filter(indexed), resource, found);
+            }
             "JobSet" => {
                 let jobs = resource.spec().and_then(|spec| spec.get("replicatedJobs"));
+                // Its jobs are indexed where they say nothing else.
+                let indexed =
+                    |spec: &&Node| spec.text_at(&["completionMode"]) != Some("NonIndexed");
                 for one in jobs.map_or(&[][..], Node::items) {
-                    completions(set, one.at(&["template", "spec"]), resource, found);
+                    let spec = one.at(&["template", "spec"]).filter(indexed);
+                    completions(set, spec, resource, found);
                 }
             }
             _ => {}
@@ -45,15 +52,10 @@ fn completions(
     resource: &Resource<'_>,
     found: &mut Vec<Finding>,
 ) {
-    let Some(spec) = spec.filter(|s| s.text_at(&["completionMode"]) == Some("Indexed")) else {
-        return;
-    };
-    let (Some(parallel), Some(complete)) = (spec.get("parallelism"), spec.get("completions"))
-    else {
-        return;
-    };
+    let at = |name| spec.and_then(|spec| spec.get(name));
+    let (Some(parallel), Some(complete)) = (at("parallelism"), at("completions")) else { return };
     let (Some(at_once), Some(all)) = (parallel.number(), complete.number()) else { return };
-    let template = spec.get("template");
+    let template = at("template");
     let pod =
         set.pods.iter().find(|pod| template.is_some_and(|one| std::ptr::eq(one, pod.template)));
     let Some(pod) = pod.filter(|pod| at_once != all && pod.is_of_collectives()) else { return };

@@ -64,10 +64,10 @@ pub(super) fn of<'a>(resource: Resource<'a>) -> Vec<Pod<'a>> {
     let kind = if resource.group() == "batch" { resource.kind } else { "" };
     match if resource.kind == "Job" { kind } else { resource.kind } {
         "Pod" => add(Role::Single, None, 1, Some(resource.node)),
-        "Job" => job(spec, 1, &mut add),
+        "Job" => job(spec, 1, false, &mut add),
         "CronJob" => {
             if let Some(spec) = spec.at(&["jobTemplate", "spec"]) {
-                job(spec, 1, &mut add);
+                job(spec, 1, false, &mut add);
             }
         }
         "DaemonSet" => add(Role::Daemon, None, 1, spec.get("template")),
@@ -76,7 +76,10 @@ pub(super) fn of<'a>(resource: Resource<'a>) -> Vec<Pod<'a>> {
             for one in spec.get("replicatedJobs").map_or(&[][..], Node::items) {
                 let times = one.get("replicas").and_then(Node::number).unwrap_or(1);
                 if let Some(spec) = one.at(&["template", "spec"]) {
-                    job(spec, times, &mut add);
+                    // Those of a set have indices where they say nothing else.
+                    let several = spec.get("completions").and_then(Node::number) > Some(1);
+                    let free = spec.text_at(&["completionMode"]).is_none() && several;
+                    job(spec, times, free, &mut add);
                 }
             }
             together(&mut found, true);
@@ -171,11 +174,12 @@ fn together(pods: &mut [Pod<'_>], may_be_apart: bool) {
 fn job<'a>(
     spec: &'a Node,
     times: u64,
+    by_default: bool,
     add: &mut impl FnMut(Role, Option<&'a Node>, u64, Option<&'a Node>),
 ) {
     let count = spec.get("parallelism").or_else(|| spec.get("completions"));
-    let indexed = spec.text_at(&["completionMode"]) == Some("Indexed") || times > 1;
-    let role = match indexed || count.and_then(Node::number) > Some(1) {
+    let indexed = by_default || spec.text_at(&["completionMode"]) == Some("Indexed");
+    let role = match indexed || times > 1 || count.and_then(Node::number) > Some(1) {
         true => Role::Worker,
         false => Role::Single,
     };

@@ -170,6 +170,16 @@ fn tasks_need_not_run_at_once_and_ranks_must() {
     look(&[
         shape(indexed("      containers: [{name: a, image: \"busybox:1\"}]\n"), &[], &[], &[]),
         shape(jobset, &[], &[], &[]),
+        // Jobs of a set have indices by themselves.
+        shape(
+            jobset.replace("        completionMode: Indexed\n", "").replace(
+                "            containers: [{name: a, image: \"a:1\"}]\n",
+                &format!("            schedulerName: near\n      {rank}"),
+            ),
+            &[("K8S-28", 11)],
+            &[("parallelism: 2\n", "parallelism: 10\n")],
+            &[],
+        ),
         shape(
             indexed(&format!("{near}      # ringway: allow K8S-01 no network\n{one}")),
             &[("K8S-28", 7)],
