@@ -1,9 +1,12 @@
 //! `ringway perf`: measure a collective and print nccl-tests' table.
 //!
+//! Words beside the collectives are commands of their own ([`Word`]): each has its file, its `Args` and one variant here.
+//!
 //! Without a launcher this process starts the ranks ([`launch`]), each a copy of itself; under
 //! one it is a rank, or several on GPU memory ([`rank`]). Only [`ranks`] and [`device`] know the library.
 
 pub(crate) mod args;
+mod bisect;
 mod check;
 mod clock;
 mod compare;
@@ -17,6 +20,7 @@ pub(crate) mod layout;
 mod measure;
 pub(crate) mod memory;
 mod number;
+mod pairs;
 pub(crate) mod progress;
 mod rank;
 pub(crate) mod ranks;
@@ -27,13 +31,68 @@ mod table;
 use crate::exit::ExitCode;
 
 use anyhow::bail;
+use clap::{ArgMatches, Args, FromArgMatches, Subcommand};
 
 use self::args::{Memory, PerfArgs};
+use self::bisect::BisectArgs;
+use self::pairs::PairsArgs;
 use self::settings::Settings;
 use crate::launch::environment::{self, Place};
 
+/// A measurement, or a word in the place of its collective.
+#[derive(Debug)]
+pub(crate) enum PerfCommand {
+    Measure(PerfArgs),
+    Word(Word),
+}
+
+/// What stands in the place of a collective.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Word {
+    Pairs(PairsArgs),
+    Bisect(BisectArgs),
+}
+
+impl Args for PerfCommand {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        Word::augment_subcommands(PerfArgs::augment_args(command))
+            .about("Measure a collective, as nccl-tests does, or find what is slow")
+            .args_conflicts_with_subcommands(true)
+            .subcommand_negates_reqs(true)
+            .subcommand_required(false)
+            .arg_required_else_help(false)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for PerfCommand {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        match matches.subcommand() {
+            Some(_) => Word::from_arg_matches(matches).map(Self::Word),
+            None => PerfArgs::from_arg_matches(matches).map(Self::Measure),
+        }
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        *self = Self::from_arg_matches(matches)?;
+        Ok(())
+    }
+}
+
+/// Runs what the command line asks for.
+pub(crate) fn run(command: &PerfCommand) -> anyhow::Result<ExitCode> {
+    match command {
+        PerfCommand::Measure(args) => measure(args),
+        PerfCommand::Word(Word::Pairs(args)) => pairs::run(args),
+        PerfCommand::Word(Word::Bisect(args)) => bisect::run(args),
+    }
+}
+
 /// Measures, as a rank of the job this process belongs to or by starting one.
-pub(crate) fn run(args: &PerfArgs) -> anyhow::Result<ExitCode> {
+fn measure(args: &PerfArgs) -> anyhow::Result<ExitCode> {
     let mut settings = Settings::new(args)?;
     if let Some(place) = environment::place()? {
         if let Some(asked) = args.ranks.filter(|asked| *asked != place.size) {

@@ -191,23 +191,23 @@ impl Document {
             },
         }
     }
+}
 
-    /// Puts the document in its place, whole or not at all.
-    pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
-        let mut text = serde_json::to_string_pretty(self).context("writing the results as JSON")?;
-        text.push('\n');
-        let temporary = temporary_path(path, std::process::id())?;
-        let write = || {
-            let mut file = fs::File::create(&temporary)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&temporary, path)
-        };
-        write().map_err(|error| {
-            discard_temporary(path, std::process::id());
-            anyhow::Error::new(error).context(format!("cannot write {}", path.display()))
-        })
-    }
+/// Puts a document in its place, whole or not at all.
+pub(crate) fn write(document: &impl Serialize, path: &Path) -> anyhow::Result<()> {
+    let mut text = serde_json::to_string_pretty(document).context("writing the results as JSON")?;
+    text.push('\n');
+    let temporary = temporary_path(path, std::process::id())?;
+    let write = || {
+        let mut file = fs::File::create(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(|error| {
+        discard_temporary(path, std::process::id());
+        anyhow::Error::new(error).context(format!("cannot write {}", path.display()))
+    })
 }
 
 /// Fails when a file could not be written at `path`; says whether one is there already.

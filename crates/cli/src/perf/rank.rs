@@ -194,7 +194,7 @@ fn sweep(
             start_time,
             end_time: clock::now(),
         };
-        Document::new(&results).write(path)?;
+        json::write(&Document::new(&results), path)?;
     }
     if let (Some(false), Some(wanted)) = (summary.bandwidth_passes(), summary.wanted_bandwidth) {
         output::remark(&format!(
