@@ -6,6 +6,7 @@
 //! one it is a rank, or several on GPU memory ([`rank`]). Only [`ranks`] and [`device`] know the library.
 
 pub(crate) mod args;
+mod bisect;
 mod check;
 mod clock;
 mod compare;
@@ -21,6 +22,7 @@ pub(crate) mod layout;
 mod measure;
 pub(crate) mod memory;
 mod number;
+mod pairs;
 pub(crate) mod progress;
 mod rank;
 pub(crate) mod ranks;
@@ -35,6 +37,8 @@ use anyhow::bail;
 use clap::{ArgMatches, Args, FromArgMatches, Subcommand};
 
 use self::args::{Memory, PerfArgs};
+use self::bisect::BisectArgs;
+use self::pairs::PairsArgs;
 use self::settings::Settings;
 use self::soak::SoakArgs;
 use crate::launch::environment::{self, Place};
@@ -49,6 +53,8 @@ pub(crate) enum PerfCommand {
 /// What stands in the place of a collective.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Word {
+    Pairs(PairsArgs),
+    Bisect(BisectArgs),
     Soak(SoakArgs),
 }
 
@@ -85,6 +91,8 @@ impl FromArgMatches for PerfCommand {
 pub(crate) fn run(command: &PerfCommand) -> anyhow::Result<ExitCode> {
     match command {
         PerfCommand::Measure(args) => measure(args),
+        PerfCommand::Word(Word::Pairs(args)) => pairs::run(args),
+        PerfCommand::Word(Word::Bisect(args)) => bisect::run(args),
         PerfCommand::Word(Word::Soak(args)) => start(args.settings()?, args.ranks, args.gpus),
     }
 }
