@@ -290,14 +290,14 @@ impl Run<'_, '_> {
 
     fn tell(&mut self, window: Window) -> anyhow::Result<()> {
         let Some(desk) = &mut self.desk else { return Ok(()) };
-        let line = window.line();
-        self.record.windows.push(window);
         if desk.prints {
-            desk.printed = desk.progress.row(&line);
+            desk.printed = desk.progress.row(&window.line());
         } else {
+            let Window { p50_us, max_us, busbw_gbs, .. } = window;
             desk.progress.step();
-            desk.progress.at(line.split_whitespace().collect::<Vec<_>>().join("  "));
+            desk.progress.at(format!("p50 {p50_us:.0} us, max {max_us:.0}, {busbw_gbs:.2} GB/s"));
         }
+        self.record.windows.push(window);
         self.write(false)
     }
 
