@@ -27,8 +27,8 @@ use super::settings::Settings;
 use super::table::{Device, NO_ADDRESS, Row};
 use crate::size;
 
-/// How much of a link's rate is enough, in percent, unless somebody says; and of memory's, whose rate is a plain copy's: an exchange
-/// between processes was measured at 40 to 85 % of that (docs/performance.md).
+/// How much of a link's rate is enough, in percent, unless somebody says; and of memory's, whose rate is a plain copy's. That is a
+/// guess on the safe side: it was not compared with copies on an idle machine.
 const LINK_PERCENT: f64 = 80.0;
 const MEMORY_PERCENT: f64 = 25.0;
 /// Rows that would take less at the ceiling are latency's, and are not judged.
