@@ -16,7 +16,7 @@ use crate::k8s::K8sArgs;
 use crate::launch::rank_exec::RankExecArgs;
 use crate::manual::ManArgs;
 use crate::net::NetArgs;
-use crate::perf::args::PerfArgs;
+use crate::perf::PerfCommand;
 use crate::plan::PlanArgs;
 use crate::plan::explain::ExplainArgs;
 use crate::report::ReportArgs;
@@ -75,7 +75,7 @@ pub(crate) struct Cli {
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    Perf(Box<PerfArgs>),
+    Perf(Box<PerfCommand>),
     Run(RunArgs),
     Plan(PlanArgs),
     Explain(ExplainArgs),

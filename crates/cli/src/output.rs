@@ -75,6 +75,11 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
+/// Whether a person sees both what is printed and a bar below it.
+pub(crate) fn is_on_a_terminal() -> bool {
+    io::stdout().is_terminal() && io::stderr().is_terminal()
+}
+
 /// Whether standard output takes colours.
 pub(crate) fn stdout_has_colour() -> bool {
     takes_colour(io::stdout().is_terminal(), |name| std::env::var(name).ok())

@@ -16,6 +16,7 @@ pub(crate) mod model;
 pub(crate) mod page;
 mod perf;
 mod simulation;
+mod soak;
 #[cfg(test)]
 mod tests;
 mod topology;
@@ -131,6 +132,9 @@ pub(crate) fn assemble(inputs: Inputs, args: &WhatArgs) -> anyhow::Result<Report
     let sections = &mut report.sections;
     if !inputs.runs.is_empty() {
         sections.push(perf::section(&inputs.runs, &last, &expected, args.threshold));
+    }
+    if !inputs.soaked.is_empty() {
+        sections.push(soak::section(&inputs.soaked));
     }
     if !inputs.doctored.is_empty() {
         sections.push(machines::section(&inputs.doctored));

@@ -5,6 +5,7 @@
 //! I/O, no clock, no thread and no `unsafe`: values in, values out.
 #![forbid(unsafe_code)]
 
+pub mod bound;
 pub mod build;
 pub mod calibration;
 pub mod cost;

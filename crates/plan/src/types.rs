@@ -262,6 +262,19 @@ impl Collective {
         )
     }
 
+    /// Whether nobody leaves such a call before all have come.
+    #[must_use]
+    pub const fn waits_for_all(self) -> bool {
+        matches!(
+            self,
+            Self::AllReduce
+                | Self::AllGather
+                | Self::ReduceScatter
+                | Self::AllToAll
+                | Self::Barrier
+        )
+    }
+
     /// The factor from algorithm bandwidth to bus bandwidth, as nccl-tests has it: with it the bandwidth of the links is
     /// compared, whatever the collective and however many ranks.
     #[must_use]

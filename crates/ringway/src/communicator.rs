@@ -217,6 +217,29 @@ impl Communicator {
         }
     }
 
+    /// The network ports over which this rank reaches ranks with which it shares no memory: `mlx5_0:1` for RDMA, `eth0` for
+    /// sockets. None where that is the loopback, or no interface could be paired with the peer's.
+    #[must_use]
+    pub fn ports(&self) -> Vec<String> {
+        let far = |carrier: &str| -> Vec<Rank> {
+            (0..self.size()).filter(|peer| self.carrier(*peer).starts_with(carrier)).collect()
+        };
+        let mut ports = Vec::new();
+        if !far("NET/IB").is_empty() {
+            let labels = self.desk().engine.rdma.labels();
+            // `mlx5_0:1/RoCE`
+            ports.extend(labels.iter().filter_map(|one| Some(one.split('/').next()?.to_owned())));
+        }
+        let peers = &self.inner.peers;
+        for peer in far("NET/Socket") {
+            let found = bootstrap::rails::pair(&peers[self.rank() as usize], &peers[peer as usize]);
+            ports.extend(found.pairs.iter().map(|(own, _)| own.interface.clone()));
+        }
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+
     /// The links made so far, each with what it is and why.
     #[must_use]
     pub fn links(&self) -> Vec<LinkDescription> {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum, value_parser};
 use ringway_plan::types::{Collective, DataType, Level, ReduceOp};
 
+use super::expect;
 use crate::size;
 
 /// Measure a collective, as nccl-tests does
@@ -13,7 +14,8 @@ use crate::size;
     max_term_width = 80,
     after_help = "Starts the ranks itself, one process each, on this machine. Under a launcher
 (ringway run, torchrun, mpirun, srun) it joins that job instead. Without
-sizes it sweeps 8 B to 128 MiB. Exits with 1 when a result is wrong.
+sizes it sweeps 8 B to 128 MiB. Exits with 1 when a result is wrong, or less
+than --expect; with 2 when that cannot be told.
 
 Collectives:
   all_reduce all_gather reduce_scatter broadcast reduce gather scatter
@@ -31,6 +33,7 @@ Options of nccl-tests without a meaning here:
 Examples:
   ringway perf all_reduce
   ringway perf all_reduce --algo all --learn
+  ringway perf all_reduce -b 64M -e 1G --expect=90
   ringway perf all_gather --ranks 4 -b 1K -e 16M -f 4 --transport tcp
   ringway perf reduce_scatter -d all -o all -b 1M -e 1M
   ringway perf broadcast -r all -n 100 -w 10 -J broadcast.json
@@ -181,6 +184,17 @@ pub(crate) struct PerfArgs {
         hide_default_value = true
     )]
     pub(crate) timeout: u32,
+
+    /// Judge the bus bandwidth by what the links permit: exits with 1 where
+    /// less than PERCENT of it is reached [default: 80; 25 of memory]
+    #[arg(long, value_name = "PERCENT", help_heading = "Verdict", num_args = 0..=1,
+          require_equals = true, value_parser = expect::percent)]
+    pub(crate) expect: Option<Option<f64>>,
+    /// With --expect: what the link of each host carries (of each rank, on one
+    /// host), where the machine does not know: 100G, NDR, 12.5GB/s
+    #[arg(long, value_name = "RATE", help_heading = "Verdict", requires = "expect",
+          value_parser = expect::rate)]
+    pub(crate) expect_rate: Option<f64>,
 
     /// Write the results in nccl-tests' JSON layout; replaces FILE
     #[arg(

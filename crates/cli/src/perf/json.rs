@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use serde::Serialize;
 
+use super::expect::Verdict;
 use super::settings::{ITERATIONS, Settings, Step};
 use super::stats::IterationStats;
 use super::table::{Cell, Device, Row, Summary};
@@ -130,9 +131,21 @@ struct Ours {
     /// For each row what the planner reckoned with, in microseconds; empty where it was not asked.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     expected_us: Vec<Option<f64>>,
+    /// For each row which rank was slowest in each iteration (`-I 1`); where several are, the first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    slowest_ranks: Vec<Slowest>,
+    /// What the links permit (`--expect`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expectation: Option<Verdict>,
     /// How ranks reach each other's GPU memory, where the buffers are there.
     #[serde(skip_serializing_if = "Option::is_none")]
     gpu_path: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Slowest {
+    out_of_place: Vec<u32>,
+    in_place: Vec<u32>,
 }
 
 /// What the document is made from.
@@ -146,6 +159,7 @@ pub(crate) struct Results<'a> {
     pub(crate) gpu_path: Option<String>,
     /// For each row, where the planner was asked.
     pub(crate) expected_us: Vec<Option<f64>>,
+    pub(crate) expectation: Option<Verdict>,
     pub(crate) start_time: String,
     pub(crate) end_time: String,
 }
@@ -187,27 +201,29 @@ impl Document {
                 ranks: results.devices.len(),
                 connection: results.connection.clone(),
                 expected_us: results.expected_us.clone(),
+                slowest_ranks: results.rows.iter().filter_map(slowest).collect(),
+                expectation: results.expectation.clone(),
                 gpu_path: results.gpu_path.clone(),
             },
         }
     }
+}
 
-    /// Puts the document in its place, whole or not at all.
-    pub(crate) fn write(&self, path: &Path) -> anyhow::Result<()> {
-        let mut text = serde_json::to_string_pretty(self).context("writing the results as JSON")?;
-        text.push('\n');
-        let temporary = temporary_path(path, std::process::id())?;
-        let write = || {
-            let mut file = fs::File::create(&temporary)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&temporary, path)
-        };
-        write().map_err(|error| {
-            discard_temporary(path, std::process::id());
-            anyhow::Error::new(error).context(format!("cannot write {}", path.display()))
-        })
-    }
+/// Puts a document in its place, whole or not at all.
+pub(crate) fn write(document: &impl Serialize, path: &Path) -> anyhow::Result<()> {
+    let mut text = serde_json::to_string_pretty(document).context("writing the results as JSON")?;
+    text.push('\n');
+    let temporary = temporary_path(path, std::process::id())?;
+    let write = || {
+        let mut file = fs::File::create(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(|error| {
+        discard_temporary(path, std::process::id());
+        anyhow::Error::new(error).context(format!("cannot write {}", path.display()))
+    })
 }
 
 /// Fails when a file could not be written at `path`; says whether one is there already.
@@ -324,7 +340,9 @@ fn measurement(cell: &Cell, cpu_time: bool) -> Measurement {
 
 fn per_iteration(cell: &Cell) -> Option<PerIteration> {
     let iterations = cell.iterations.as_ref()?;
-    let micros = |seconds: &Vec<f64>| seconds.iter().map(|time| time * 1e6).collect::<Vec<_>>();
+    // To the nanosecond: more digits are the clock's noise, and half of the file.
+    let one = |seconds: &f64| (seconds * 1e9).round() / 1e3;
+    let micros = |seconds: &Vec<f64>| seconds.iter().map(one).collect::<Vec<_>>();
     let ranks = &iterations.seconds_of_ranks;
     Some(PerIteration {
         skipped_iterations: iterations.skipped,
@@ -336,6 +354,11 @@ fn per_iteration(cell: &Cell) -> Option<PerIteration> {
             Vec::new()
         },
     })
+}
+
+fn slowest(row: &Row) -> Option<Slowest> {
+    let ranks = |cell: &Cell| Some(cell.iterations.as_ref()?.slowest.clone());
+    Some(Slowest { out_of_place: ranks(&row.out_of_place)?, in_place: ranks(&row.in_place)? })
 }
 
 fn word(value: bool) -> &'static str {

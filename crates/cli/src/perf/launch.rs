@@ -21,7 +21,7 @@ pub(crate) const EXIT_PORT_TAKEN: u8 = 75;
 /// Exit code of a run whose results are wrong or too slow; the table says so.
 pub(crate) const EXIT_NOT_PASSED: u8 = 1;
 /// Exit code of a rank that has already said what went wrong.
-const EXIT_SAID: u8 = 2;
+pub(crate) const EXIT_SAID: u8 = 2;
 
 /// How often to look for another port.
 const ATTEMPTS: u32 = 3;

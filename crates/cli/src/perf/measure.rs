@@ -8,6 +8,7 @@ use ringway_plan::types::{Collective, DataType, ReduceOp};
 use super::check::Case;
 use super::clock;
 use super::device::{Device, Side};
+use super::late::Tally;
 use super::layout::Layout;
 use super::memory::{self, Buffer};
 use super::ranks::{self, Call, Collectives, Pair};
@@ -17,6 +18,10 @@ use super::table::{Cell, Iterations, Row};
 
 /// Time for the iterations of one placement where their number is ours to choose.
 const PLACEMENT_BUDGET_S: f64 = 0.3;
+
+/// How often memory is copied, and how much of it each time at least, to know how fast it is.
+const COPY_ROUNDS: usize = 5;
+const COPIED_BYTES: usize = 1 << 20;
 
 /// What a row measures.
 #[derive(Clone, Copy, Debug)]
@@ -68,19 +73,9 @@ impl<'a> Bench<'a> {
 
     /// Measures one row; all ranks call it alike and get the same row.
     pub(crate) fn row(&mut self, subject: &Subject) -> anyhow::Result<Row> {
-        let Subject { data_type, op, root, bytes } = *subject;
-        let (collective, size) = (self.settings.collective, self.comm.size());
-        let layout = Layout::new(collective, data_type, size, bytes);
-        let case = Case {
-            collective,
-            data_type,
-            op,
-            root: root.unwrap_or(0),
-            rank: self.comm.rank(),
-            size,
-            layout,
-            round: 0,
-        };
+        let Subject { data_type, op, root, .. } = *subject;
+        let case = self.case(subject);
+        let layout = case.layout;
         let (out_of_place, actual_iterations) = self.placement(&case, false)?;
         let (in_place, _) = self.placement(&case, true)?;
         Ok(Row {
@@ -94,6 +89,65 @@ impl<'a> Bench<'a> {
             actual_iterations,
             timestamp: self.settings.columns.timestamps.then(clock::now),
         })
+    }
+
+    fn case(&self, subject: &Subject) -> Case {
+        let Subject { data_type, op, root, bytes } = *subject;
+        let (collective, size) = (self.settings.collective, self.comm.size());
+        Case {
+            collective,
+            data_type,
+            op,
+            root: root.unwrap_or(0),
+            rank: self.comm.rank(),
+            size,
+            layout: Layout::new(collective, data_type, size, bytes),
+            round: 0,
+        }
+    }
+
+    /// Makes buffers ready for calls out of place, and warms up.
+    pub(crate) fn begin(&mut self, subject: &Subject) -> anyhow::Result<Case> {
+        let case = self.case(subject);
+        self.prepare(&case, false)?;
+        for _ in 0..self.settings.warmup {
+            self.once(&case, false)?;
+        }
+        self.wait()?;
+        Ok(case)
+    }
+
+    /// Makes so many calls out of place, each waited for: the seconds of each.
+    pub(crate) fn timed(&mut self, case: &Case, calls: u32) -> anyhow::Result<Vec<f64>> {
+        let mut seconds = Vec::with_capacity(calls as usize);
+        for _ in 0..calls {
+            let started = Instant::now();
+            self.once(case, false)?;
+            self.wait()?;
+            seconds.push(started.elapsed().as_secs_f64());
+        }
+        Ok(seconds)
+    }
+
+    /// GB/s at which ranks copy so much memory, all at the same time: those of the last to be done. All ranks call it.
+    pub(crate) fn copy_gbs(&mut self, bytes: u64) -> anyhow::Result<f64> {
+        let bytes = self.output.first(usize::try_from(bytes).unwrap_or(usize::MAX));
+        let (source, target) = bytes.split_at_mut(bytes.len() / 2);
+        let target = &mut target[..source.len()];
+        let copies = COPIED_BYTES.div_ceil(source.len().max(1)).min(COPIED_BYTES);
+        let mut best = f64::INFINITY;
+        for _ in 0..COPY_ROUNDS {
+            self.comm.barrier()?;
+            let started = Instant::now();
+            for _ in 0..copies {
+                std::hint::black_box(&mut *target).copy_from_slice(std::hint::black_box(&*source));
+            }
+            let own = started.elapsed().as_secs_f64();
+            let all = ranks::all_gather_numbers(self.comm, &[own])?;
+            best = best.min(all.iter().flatten().copied().fold(0.0, f64::max));
+        }
+        // A copy of nothing has no rate; what is so small is never judged.
+        Ok(stats::gigabytes_per_second(copies * source.len(), best).max(0.001))
     }
 
     fn placement(&mut self, case: &Case, in_place: bool) -> anyhow::Result<(Cell, u32)> {
@@ -121,16 +175,20 @@ impl<'a> Bench<'a> {
 
     fn gather_iterations(&self, own: &[f64]) -> anyhow::Result<Iterations> {
         let seconds_of_ranks = ranks::all_gather_numbers(self.comm, own)?;
-        let seconds: Vec<f64> = (0..own.len())
-            .map(|at| {
-                let ranks: Vec<f64> = seconds_of_ranks.iter().map(|rank| rank[at]).collect();
-                stats::greatest(&ranks)
-            })
-            .collect();
         let skipped = self.settings.per_iteration_skip;
-        let counted = seconds.get(skipped as usize..).unwrap_or(&[]);
-        let stats = IterationStats::new(counted);
-        Ok(Iterations { stats, skipped, seconds, seconds_of_ranks })
+        let mut tally = Tally::new(seconds_of_ranks.len());
+        let (mut seconds, mut slowest) = (Vec::new(), Vec::new());
+        for at in 0..own.len() {
+            let ranks: Vec<f64> = seconds_of_ranks.iter().map(|rank| rank[at]).collect();
+            if at >= skipped as usize {
+                tally.add(&ranks);
+            }
+            let (rank, longest) = stats::slowest(&ranks);
+            seconds.push(longest);
+            slowest.push(rank);
+        }
+        let stats = IterationStats::new(seconds.get(skipped as usize..).unwrap_or(&[]));
+        Ok(Iterations { stats, skipped, seconds, slowest, seconds_of_ranks, tally })
     }
 
     fn time(&mut self, case: &Case, in_place: bool) -> anyhow::Result<Timed> {
@@ -210,7 +268,7 @@ impl<'a> Bench<'a> {
     }
 
     /// Checks the results; counts the wrong elements of all ranks.
-    fn check(&mut self, case: &Case, in_place: bool) -> anyhow::Result<Option<u64>> {
+    pub(crate) fn check(&mut self, case: &Case, in_place: bool) -> anyhow::Result<Option<u64>> {
         let mut wrong = None;
         for _ in 0..self.settings.check {
             self.round += 1;

@@ -15,15 +15,17 @@ use ringway_plan::types::{Collective, ReduceOp};
 use super::args::Memory;
 use super::clock;
 use super::compare;
+use super::expect::Expectation;
 use super::identity;
 use super::json::{self, Document, Results};
-use super::launch::{EXIT_NOT_PASSED, EXIT_PORT_TAKEN};
+use super::launch::{EXIT_NOT_PASSED, EXIT_PORT_TAKEN, EXIT_SAID};
 use super::measure::{Bench, Subject, average_bus_bandwidth};
 use super::memory;
 use super::progress::Progress;
 use super::ranks::{self, Collectives, Team};
 use super::settings::{Blocking, ITERATIONS, Settings, Step};
-use super::table::{Device, Row, Summary};
+use super::soak;
+use super::table::{self, Device, Row, Summary};
 use crate::launch::environment::Place;
 use crate::{output, size, timing};
 
@@ -99,13 +101,14 @@ fn measure_and_report(
 ) -> anyhow::Result<ExitCode> {
     agree_on_sizes(comm, &mut settings)?;
     let roots = settings.roots(comm.size())?;
+    settings.check_records(comm.size())?;
     if let Some(what) = settings.compare {
         return compare::run(comm, &settings, what, roots.first().copied().flatten());
     }
     let mut devices = identity::exchange(comm)?;
     if settings.memory == Memory::Host {
         let mut bench = Bench::new(comm, &settings);
-        return sweep(&settings, comm, &mut bench, &roots, &devices, replaces);
+        return work(&settings, comm, &mut bench, &roots, &devices, replaces);
     }
     let gpu = ranks::attach_gpu(comm, devices[comm.rank() as usize].device)?;
     let own = identity::Gpu {
@@ -118,7 +121,7 @@ fn measure_and_report(
     let bench = Bench::on_gpu(comm, &settings);
     let (bench, measured) = match bench {
         Ok(mut bench) => {
-            let measured = sweep(&settings, comm, &mut bench, &roots, &devices, replaces);
+            let measured = work(&settings, comm, &mut bench, &roots, &devices, replaces);
             (Some(bench), measured)
         }
         Err(error) => (None, Err(error)),
@@ -129,6 +132,23 @@ fn measure_and_report(
     }
     drop(bench);
     measured
+}
+
+/// Does what was asked for with buffers that are there.
+fn work(
+    settings: &Settings,
+    comm: &Communicator,
+    bench: &mut Bench<'_>,
+    roots: &[Option<u32>],
+    devices: &[Device],
+    replaces: bool,
+) -> anyhow::Result<ExitCode> {
+    match (settings.soak, subjects(settings, roots).first()) {
+        (Some(soak), Some(subject)) => {
+            soak::run(settings, soak, comm, bench, subject, devices, replaces)
+        }
+        _ => sweep(settings, comm, bench, roots, devices, replaces),
+    }
 }
 
 /// Measures every row, and reports at rank 0.
@@ -143,12 +163,22 @@ fn sweep(
     let start_time = clock::now();
     let prints = comm.rank() == 0;
     let subjects = subjects(settings, roots);
+    let expectation = settings
+        .expect
+        .map(|wanted| Expectation::find(wanted, settings, comm, bench, devices, &subjects));
+    let expectation = match expectation.transpose() {
+        Ok(found) => found,
+        // All ranks have the same to say.
+        Err(_) if !prints => return Ok(ExitCode::from(EXIT_SAID)),
+        Err(error) => return Err(error),
+    };
     let rows_in_all = (settings.cycles > 0)
         .then(|| u64::try_from(subjects.len()).unwrap_or(0) * u64::from(settings.cycles));
     let progress = prints.then(|| Progress::new(rows_in_all));
     let mut printed = Ok(());
     if let Some(progress) = &progress {
-        printed = print(progress, &header(settings, comm, devices, replaces));
+        let expected = expectation.iter().flat_map(Expectation::header).collect();
+        printed = print(progress, &header(settings, comm, devices, replaces, expected));
     }
 
     let mut rows: Vec<Row> = Vec::new();
@@ -180,7 +210,14 @@ fn sweep(
     };
 
     let summary = summary(&rows);
+    let verdict = expectation.map(|expectation| expectation.judge(&rows));
     drop(progress);
+    if settings.columns.iterations && !rows.is_empty() {
+        let spread = table::spread(&rows, settings.collective.waits_for_all());
+        spread.iter().try_for_each(|line| output::line(line))?;
+    }
+    let judged = verdict.iter().flat_map(|verdict| verdict.lines());
+    judged.into_iter().try_for_each(|line| output::line(&line))?;
     summary.footer(&settings.program()).iter().try_for_each(|line| output::line(line))?;
     if let Some(path) = &settings.json {
         let results = Results {
@@ -191,17 +228,22 @@ fn sweep(
             connection: comm.describe(),
             gpu_path: comm.gpu_path(),
             expected_us: expected(settings, comm, &subjects, rows.len()),
+            expectation: verdict.clone(),
             start_time,
             end_time: clock::now(),
         };
-        Document::new(&results).write(path)?;
+        json::write(&Document::new(&results), path)?;
     }
     if let (Some(false), Some(wanted)) = (summary.bandwidth_passes(), summary.wanted_bandwidth) {
         output::remark(&format!(
             "ringway perf: average bus bandwidth is more than 10 % below NCCL_TESTS_MIN_BW={wanted}"
         ));
     }
-    Ok(if summary.passes() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NOT_PASSED) })
+    if let Some(complaint) = verdict.as_ref().and_then(|verdict| verdict.complaint()) {
+        output::remark(&complaint);
+    }
+    let passes = summary.passes() && verdict.is_none_or(|verdict| verdict.okay);
+    Ok(if passes { ExitCode::SUCCESS } else { ExitCode::from(EXIT_NOT_PASSED) })
 }
 
 /// What the planner reckons each row takes. On GPU memory kernels do the work, and it is not asked.
@@ -276,6 +318,7 @@ fn header(
     comm: &Communicator,
     devices: &[Device],
     replaces: bool,
+    expected: Vec<String>,
 ) -> Vec<String> {
     let mut lines = vec![format!(
         "# ringway {} {} ranks {}",
@@ -311,6 +354,7 @@ fn header(
         ));
     }
     lines.extend(remarks(settings).into_iter().map(|remark| format!("# {remark}")));
+    lines.extend(expected);
     lines.push("#".to_owned());
     lines.push("# Using devices".to_owned());
     lines.extend(devices.iter().map(Device::line));

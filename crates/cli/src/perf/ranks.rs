@@ -211,6 +211,43 @@ pub(crate) fn all_gather(comm: &dyn Collectives, own: &[u8]) -> anyhow::Result<V
     Ok(all.chunks(own.len().max(1)).map(<[u8]>::to_vec).collect())
 }
 
+/// The sums of all ranks' counts; all ranks give equally many.
+pub(crate) fn sum(comm: &dyn Collectives, own: &[u64]) -> anyhow::Result<Vec<u64>> {
+    let call = Call {
+        collective: Collective::AllReduce,
+        data_type: DataType::U64,
+        op: ReduceOp::Sum,
+        root: 0,
+        count: own.len(),
+        deadline: None,
+        scalar: 1.0,
+        algorithm: None,
+        level: None,
+    };
+    let bytes: Vec<u8> = own.iter().flat_map(|count| count.to_le_bytes()).collect();
+    let mut sums = vec![0; bytes.len()];
+    comm.call(&call, &bytes, &mut sums)?;
+    let word = |chunk: &[u8]| u64::from_le_bytes(chunk.try_into().unwrap_or([0; 8]));
+    Ok(sums.chunks_exact(8).map(word).collect())
+}
+
+/// Every rank's text, in rank order; they may differ in length.
+pub(crate) fn all_gather_texts(comm: &dyn Collectives, own: &str) -> anyhow::Result<Vec<String>> {
+    let length = u64::try_from(own.len()).unwrap_or(u64::MAX);
+    let lengths = all_gather(comm, &length.to_le_bytes())?;
+    let length = |bytes: &Vec<u8>| {
+        usize::try_from(u64::from_le_bytes(bytes.as_slice().try_into().unwrap_or([0; 8]))).ok()
+    };
+    let lengths: Vec<usize> = lengths.iter().filter_map(length).collect();
+    let mut padded = own.as_bytes().to_vec();
+    padded.resize(lengths.iter().copied().max().unwrap_or(0).max(1), 0);
+    let all = all_gather(comm, &padded)?;
+    let text = |(bytes, length): (&Vec<u8>, &usize)| {
+        String::from_utf8_lossy(bytes.get(..*length).unwrap_or_default()).into_owned()
+    };
+    Ok(all.iter().zip(&lengths).map(text).collect())
+}
+
 /// Every rank's numbers, in rank order.
 pub(crate) fn all_gather_numbers(
     comm: &dyn Collectives,

@@ -6,7 +6,9 @@ use std::time::Duration;
 use anyhow::bail;
 use ringway_plan::types::{Collective, DataType, ReduceOp};
 
-use super::args::{Choice, Memory, PerfArgs};
+use super::args::{Choice, Memory, PerfArgs, Transport};
+use super::expect::Wanted;
+use super::soak::Soak;
 use super::stats::Average;
 use super::table::Columns;
 
@@ -16,6 +18,8 @@ const MAX_BYTES: u64 = 128 << 20;
 pub(crate) const ITERATIONS: u32 = 20;
 /// More rows than this are a slip of the keyboard.
 const ROWS_MAX: usize = 1_000_000;
+/// Times that `-I` keeps, of all ranks and rows: as JSON some 200 MB.
+const TIMES_MAX: u64 = 1 << 23;
 
 /// The sizes of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,8 +98,30 @@ pub(crate) struct Settings {
     pub(crate) compare: Option<Compare>,
     /// Whether what is seen goes into the tuning file.
     pub(crate) learn: bool,
+    /// What the run is judged by.
+    pub(crate) expect: Option<Wanted>,
+    /// One call over and over, in place of a sweep.
+    pub(crate) soak: Option<Soak>,
     /// Remarks on options that were read but do nothing.
     pub(crate) notes: Vec<String>,
+}
+
+/// One kind of call.
+#[derive(Clone, Debug)]
+pub(crate) struct Repeated {
+    pub(crate) collective: Collective,
+    pub(crate) bytes: u64,
+    pub(crate) data_type: DataType,
+    pub(crate) op: ReduceOp,
+    pub(crate) root: u32,
+    pub(crate) check: u32,
+    /// 0 for the library's.
+    pub(crate) timeout_s: u32,
+    pub(crate) memory: Memory,
+    pub(crate) gpus: Option<u32>,
+    pub(crate) transport: Option<Transport>,
+    pub(crate) json: Option<PathBuf>,
+    pub(crate) soak: Soak,
 }
 
 impl Settings {
@@ -146,7 +172,7 @@ impl Settings {
             },
             average: Average::from_option(args.average),
             per_iteration_skip: args.per_iteration_skip,
-            deadline: (args.timeout > 0).then(|| Duration::from_secs(args.timeout.into())),
+            deadline: limit(args.timeout),
             columns: Columns {
                 iterations: per_iteration,
                 timestamps: args.timestamps == 1,
@@ -157,8 +183,47 @@ impl Settings {
             variables: variables(args),
             compare: Compare::asked(args),
             learn: args.learn,
+            expect: expect(args)?,
+            soak: None,
             notes,
         })
+    }
+
+    /// One call over and over.
+    pub(crate) fn repeated(call: &Repeated) -> Self {
+        let Repeated { collective, bytes, memory, .. } = *call;
+        Self {
+            collective,
+            memory,
+            ranks_per_process: call.gpus.unwrap_or(1),
+            sweep: match collective {
+                Collective::Barrier => Sweep { min_bytes: 0, max_bytes: 0, step: Step::Factor(2) },
+                _ => Sweep { min_bytes: bytes, max_bytes: bytes, step: Step::Factor(2) },
+            },
+            max_bytes_given: true,
+            data_types: vec![call.data_type],
+            ops: vec![collective.reduces().then_some(call.op)],
+            root: Choice::One(call.root),
+            unalign: 0,
+            check: if collective == Collective::Barrier { 0 } else { call.check },
+            iterations: None,
+            warmup: 1,
+            aggregate: 1,
+            cycles: 1,
+            blocking: Blocking::Call,
+            average: Average::from_option(1),
+            per_iteration_skip: 0,
+            deadline: limit(call.timeout_s),
+            columns: Columns::default(),
+            json: call.json.clone(),
+            parallel_init: false,
+            variables: as_variables(call.transport, None, None, memory, call.timeout_s),
+            compare: None,
+            learn: false,
+            expect: None,
+            soak: Some(call.soak),
+            notes: Vec::new(),
+        }
     }
 
     /// The roots to measure in a job of `size` ranks.
@@ -173,6 +238,26 @@ impl Settings {
         }
     }
 
+    /// Fails where `-I` would keep more times of a job of `size` ranks than there is room for.
+    pub(crate) fn check_records(&self, size: u32) -> anyhow::Result<()> {
+        if !self.columns.iterations {
+            return Ok(());
+        }
+        let rows = self.roots(size)?.len() * self.data_types.len() * self.ops.len();
+        let rows = (rows as u64).saturating_mul(self.sweep.sizes().count() as u64);
+        let iterations = u64::from(self.iterations.unwrap_or(ITERATIONS));
+        // Without end no row is kept but the last.
+        let rows = if self.cycles == 0 { 1 } else { rows.saturating_mul(self.cycles.into()) };
+        let times = [iterations, rows, 2].into_iter().fold(u64::from(size), u64::saturating_mul);
+        if times > TIMES_MAX {
+            bail!(
+                "-I 1: these are {times} times of single iterations ({size} ranks, {iterations} iterations, {rows} rows, \
+                 out of place and in place), and {TIMES_MAX} are kept at most; lower -n, or take fewer sizes"
+            );
+        }
+        Ok(())
+    }
+
     /// The name nccl-tests gives this test.
     pub(crate) fn program(&self) -> String {
         match self.collective {
@@ -181,6 +266,16 @@ impl Settings {
             collective => format!("{collective}_perf"),
         }
     }
+}
+
+fn expect(args: &PerfArgs) -> anyhow::Result<Option<Wanted>> {
+    let Some(percent) = args.expect else { return Ok(None) };
+    if let Some(compare) = Compare::asked(args) {
+        bail!("--expect: not with {}, which has a table of its own", compare.option());
+    }
+    anyhow::ensure!(args.collective != Collective::Barrier, "--expect: a barrier moves no data");
+    anyhow::ensure!(args.cycles > 0, "--expect: a run without end (-N 0) has no verdict");
+    Ok(Some(Wanted { percent, rate_gbs: args.expect_rate }))
 }
 
 fn sweep(args: &PerfArgs) -> anyhow::Result<Sweep> {
@@ -213,7 +308,6 @@ fn sweep(args: &PerfArgs) -> anyhow::Result<Sweep> {
 }
 
 fn variables(args: &PerfArgs) -> Vec<(&'static str, String)> {
-    let transport = args.transport.map(|transport| transport.name().to_owned());
     let level = match args.level {
         Some(Choice::One(level)) => Some(level.name().to_owned()),
         _ => None,
@@ -223,9 +317,24 @@ fn variables(args: &PerfArgs) -> Vec<(&'static str, String)> {
         true => algo.clone(),
         false => format!("{}:{algo}", args.collective.name()),
     });
+    as_variables(args.transport, level, algo, args.memory, args.timeout)
+}
+
+fn limit(timeout_s: u32) -> Option<Duration> {
+    (timeout_s > 0).then(|| Duration::from_secs(timeout_s.into()))
+}
+
+fn as_variables(
+    transport: Option<Transport>,
+    level: Option<String>,
+    algo: Option<String>,
+    memory: Memory,
+    timeout_s: u32,
+) -> Vec<(&'static str, String)> {
+    let transport = transport.map(|transport| transport.name().to_owned());
     // A call on GPU memory has no deadline of its own: kernels have the communicator's.
-    let has_limit = args.memory == Memory::Cuda && args.timeout > 0;
-    let timeout = has_limit.then(|| format!("{}s", args.timeout));
+    let has_limit = memory == Memory::Cuda && timeout_s > 0;
+    let timeout = has_limit.then(|| format!("{timeout_s}s"));
     [
         ("RINGWAY_TRANSPORT", transport),
         ("RINGWAY_LEVEL", level),
@@ -347,149 +456,4 @@ fn notes_on(args: &PerfArgs) -> anyhow::Result<Vec<String>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use super::*;
-
-    #[derive(Debug, Parser)]
-    struct Line {
-        #[command(flatten)]
-        perf: PerfArgs,
-    }
-
-    fn settings(words: &str) -> Result<Settings, String> {
-        let line = Line::try_parse_from(["perf"].into_iter().chain(words.split_whitespace()))
-            .map_err(|error| error.to_string())?;
-        Settings::new(&line.perf).map_err(|error| error.to_string())
-    }
-
-    #[test]
-    fn options_of_nccl_tests_are_taken_short_and_long() {
-        let short = settings(
-            "all_reduce -b 8 -e 1M -f 4 -n 10 -w 3 -m 2 -N 5 -c 0 -o max -d half -r 1 -z 1 -a 3 \
-             -p 1 -t 1 -g 1 -C 1 -J out.json -S 1 -T 30 -I 1 -K 2 -u 1",
-        )
-        .unwrap();
-        let long = settings(
-            "all_reduce_perf --minbytes 8 --maxbytes 1M --stepfactor 4 --iters 10 \
-             --warmup_iters 3 --agg_iters 2 --run_cycles 5 --check 0 --op max --datatype half \
-             --root 1 --blocking 1 --average 3 --parallel_init 1 --nthreads 1 --ngpus 1 \
-             --report_cputime 1 --output_file out.json --report_timestamps 1 --timeout 30 \
-             --per_iter_timing 1 --per_iter_skip 2 --unalign 1",
-        )
-        .unwrap();
-        assert_eq!(format!("{short:?}"), format!("{long:?}"));
-        assert_eq!(short.sweep, Sweep { min_bytes: 8, max_bytes: 1 << 20, step: Step::Factor(4) });
-        assert_eq!(short.iterations, Some(10));
-        assert_eq!(short.deadline, Some(Duration::from_secs(30)));
-        assert_eq!(short.data_types, [DataType::F16]);
-    }
-
-    #[test]
-    fn names_of_collectives() {
-        let table = [
-            ("all_reduce", "all_reduce_perf"),
-            ("alltoall_perf", "alltoall_perf"),
-            ("all_to_all", "alltoall_perf"),
-            ("sendrecv", "sendrecv_perf"),
-            ("reduce_scatter_perf", "reduce_scatter_perf"),
-            ("barrier", "barrier_perf"),
-        ];
-        for (word, program) in table {
-            assert_eq!(settings(word).unwrap().program(), program);
-        }
-    }
-
-    #[test]
-    fn sweeps() {
-        let sizes = |words: &str| settings(words).unwrap().sweep.sizes().collect::<Vec<_>>();
-        let all = sizes("all_reduce");
-        assert_eq!((all.first(), all.last(), all.len()), (Some(&8), Some(&(128 << 20)), 25));
-        assert_eq!(sizes("all_reduce -b 1K -e 3K -i 1K"), [1024, 2048, 3072]);
-        assert_eq!(sizes("all_reduce -b 8 -e 600 -f 8"), [8, 64, 512]);
-        assert_eq!(sizes("all_reduce -b 1G"), [1 << 30]);
-        assert_eq!(sizes("all_reduce -e 4"), [4]);
-        assert_eq!(sizes("all_reduce -b 0 -e 16"), [0, 8, 16]);
-        assert_eq!(sizes("barrier -e 1G"), [0]);
-    }
-
-    #[test]
-    fn wrong_arguments_say_the_fix() {
-        let table = [
-            ("all_reduce -b 1Q", "write 8, 4K, 16M, 1G"),
-            ("all_reduce -b 2M -e 1M", "swap them"),
-            ("all_reduce -f 1", "use -i"),
-            ("all_reduce -i 0", "1 or more"),
-            ("all_reduce -i 1 -e 1G", "raise -i"),
-            ("all_reduce -n 0", "0 is not in 1.."),
-            ("all_reduce -t 4", "--ranks 4"),
-            ("all_reduce -g 8", "--ranks 8"),
-            ("all_reduce -D 1", "--algo"),
-            ("all_reduce --memory cuda -D 1", "drop -D"),
-            ("all_reduce --memory cuda -t 4", "-g 4"),
-            ("all_reduce --memory cuda -g 0", "0 is not in 1..=32"),
-            ("all_reduce --memory cuda --algo ring", "drop it"),
-            ("all_reduce --memory cuda --level all", "drop it"),
-            ("all_reduce --memory hip", "host, cuda"),
-            ("all_reduce -d f31", "bfloat16"),
-            ("all_reduce -o plus", "mulsum, all"),
-            ("all_reduce -r x", "0, 3 or all"),
-            ("all_reduce -K 2", "-I 1"),
-            ("all_reduce -I 1 -K 20", "raise -n"),
-            ("all_produce", "all_to_all"),
-            ("all_reduce --level fast", "run, shape"),
-            ("all_reduce --learn", "only with --algo all"),
-            ("all_reduce --algo all --level all", "one at a time"),
-            ("all_reduce --level all -d all", "--level all: choose one -d"),
-            ("all_reduce --algo all -d all", "choose one -d"),
-            ("all_reduce --algo all -J x.json", "drop -J"),
-            ("sendrecv --algo all", "nothing to choose"),
-        ];
-        for (words, fix) in table {
-            let error = settings(words).unwrap_err();
-            assert!(error.contains(fix), "{words}: {error}");
-        }
-    }
-
-    #[test]
-    fn roots_are_ranks() {
-        let roots = |words: &str| settings(words).unwrap().roots(3).map_err(|e| e.to_string());
-        assert_eq!(roots("broadcast -r all").unwrap(), [Some(0), Some(1), Some(2)]);
-        assert_eq!(roots("broadcast -r -1").unwrap().len(), 3);
-        assert_eq!(roots("broadcast").unwrap(), [Some(0)]);
-        assert_eq!(roots("all_reduce -r 9").unwrap(), [None]);
-        assert!(roots("reduce -r 3").unwrap_err().contains("0 to 2"));
-    }
-
-    #[test]
-    fn gpu_options_are_noted() {
-        let settings = settings("all_reduce -G 1 -R 2 -x 1 -V 8 -y 1").unwrap();
-        assert_eq!(settings.notes.len(), 5);
-        assert!(settings.notes[0].contains("-G"));
-    }
-
-    #[test]
-    fn gpu_memory_queues_calls_and_has_ranks_as_threads() {
-        let host = settings("all_reduce").unwrap();
-        assert_eq!((host.blocking, host.ranks_per_process), (Blocking::Call, 1));
-        let gpu = settings("all_reduce --memory cuda -g 4 -T 5").unwrap();
-        assert_eq!((gpu.blocking, gpu.ranks_per_process), (Blocking::Queue, 4));
-        assert_eq!(gpu.variables, [("RINGWAY_TIMEOUT", "5s".to_owned())]);
-        let waits = settings("all_reduce --memory cuda -z 2").unwrap();
-        assert_eq!((waits.blocking, waits.ranks_per_process), (Blocking::Call, 1));
-    }
-
-    #[test]
-    fn choices_reach_the_library_as_variables() {
-        let settings = settings("all_reduce --transport tcp --algo ring --level shape").unwrap();
-        assert_eq!(
-            settings.variables,
-            [
-                ("RINGWAY_TRANSPORT", "tcp".to_owned()),
-                ("RINGWAY_LEVEL", "shape".to_owned()),
-                ("NCCL_ALGO", "all_reduce:ring".to_owned())
-            ]
-        );
-    }
-}
+mod tests;

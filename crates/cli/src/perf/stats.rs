@@ -33,6 +33,13 @@ impl Average {
     }
 }
 
+/// The greatest time, and the first rank that has it; 0 for none.
+pub(crate) fn slowest(times: &[f64]) -> (u32, f64) {
+    let greatest = greatest(times);
+    let rank = times.iter().position(|time| *time >= greatest).unwrap_or(0);
+    (u32::try_from(rank).unwrap_or(u32::MAX), greatest)
+}
+
 /// The greatest value, 0 for none.
 pub(crate) fn greatest(values: &[f64]) -> f64 {
     values.iter().copied().fold(0.0, f64::max)
@@ -102,6 +109,12 @@ mod tests {
         for (option, expected) in [(0, 2.0), (1, 3.0), (2, 1.0), (3, 6.0)] {
             assert_eq!(Average::from_option(option).of(&times), expected, "-a {option}");
         }
+    }
+
+    #[test]
+    fn the_slowest_rank_is_the_first_of_the_slowest() {
+        assert_eq!(slowest(&[1.0, 3.0, 3.0]), (1, 3.0));
+        assert_eq!(slowest(&[]), (0, 0.0));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! Readers of that format split rows at blanks and look for the footer's words; lines that
 //! begin with `#` and are not known to them they skip. Ours add only such lines.
 
+use super::late::Tally;
 use super::number::{fit, general};
 use super::stats::IterationStats;
 
@@ -53,8 +54,58 @@ pub(crate) struct Iterations {
     pub(crate) skipped: u32,
     /// The slowest rank's time of each iteration.
     pub(crate) seconds: Vec<f64>,
+    /// Who that was.
+    pub(crate) slowest: Vec<u32>,
     /// Each rank's times.
     pub(crate) seconds_of_ranks: Vec<Vec<f64>>,
+    /// Who was in those that count for longest, and who came last to them.
+    pub(crate) tally: Tally,
+}
+
+impl Iterations {
+    /// A line below the table: the spread, and who made it.
+    fn line(&self, bytes: usize, place: &str, waits_for_all: bool) -> String {
+        let IterationStats { p50_us, p99_us, max_us, .. } = self.stats;
+        let mut line = format!(
+            "# {bytes:>10}  {place:>8}  {}  {}  {}  {:>7.2}",
+            fit(p50_us, 8),
+            fit(p99_us, 8),
+            fit(max_us, 8),
+            if p50_us > 0.0 { max_us / p50_us } else { 0.0 }
+        );
+        if let Some((rank, times)) = self.tally.longest().filter(|_| self.tally.ranks.len() > 1) {
+            line.push_str(&format!("  {rank} ({times} of {})", self.tally.calls));
+        }
+        if let Some(late) = self.tally.late().filter(|_| waits_for_all) {
+            line.push_str(&format!(
+                "; rank {} came last to {} of {}, {} us late",
+                late.rank,
+                late.last,
+                late.calls,
+                fit(late.late_us, 7).trim()
+            ));
+        }
+        line
+    }
+}
+
+/// The spread of single iterations, below the table.
+pub(crate) fn spread(rows: &[Row], waits_for_all: bool) -> Vec<String> {
+    let mut lines = vec![
+        "#".to_owned(),
+        "# Iterations, each as long as its slowest rank's (us):".to_owned(),
+        format!(
+            "# {:>10}  {:>8}  {:>8}  {:>8}  {:>8}  {:>7}  slowest rank (times)",
+            "size", "", "p50", "p99", "max", "max/p50"
+        ),
+    ];
+    for row in rows {
+        for (cell, place) in [(&row.out_of_place, "out"), (&row.in_place, "in place")] {
+            let iterations = cell.iterations.as_ref();
+            lines.extend(iterations.map(|each| each.line(row.bytes, place, waits_for_all)));
+        }
+    }
+    lines
 }
 
 /// One row.

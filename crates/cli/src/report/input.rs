@@ -12,6 +12,7 @@ use super::chrome::Events;
 use super::machines::Doctored;
 use super::perf::Run;
 use super::simulation::Simulated;
+use super::soak::Soaked;
 use super::topology::Machine;
 use crate::doctor::checks;
 use crate::doctor::examine::examine;
@@ -22,7 +23,7 @@ use crate::trace::read::{self, Read};
 use crate::trace::show::shown;
 
 /// What can be given.
-pub(crate) const KNOWN: &str = "known are: results (ringway perf -J, nccl-tests), findings (ringway doctor --json, \
+pub(crate) const KNOWN: &str = "known are: results (ringway perf -J, nccl-tests), long runs (ringway perf soak -J), findings (ringway doctor --json, \
 ringway fabric check --json), topologies (ringway topo --json or --xml), traces (RINGWAY_TRACE_DIR, ringway trace merge), \
 simulations (ringway sim --json) and snapshots (ringway snapshot)";
 
@@ -30,6 +31,7 @@ simulations (ringway sim --json) and snapshots (ringway snapshot)";
 #[derive(Debug, Default)]
 pub(crate) struct Inputs {
     pub(crate) runs: Vec<Run>,
+    pub(crate) soaked: Vec<Soaked>,
     pub(crate) doctored: Vec<Doctored>,
     pub(crate) machines: Vec<Machine>,
     pub(crate) traces: Vec<Read>,
@@ -114,6 +116,10 @@ impl Inputs {
         if value["format"] == ringway::recorder::FORMAT {
             let traces = read::traces(text).map_err(|why| wrong("a trace", why))?;
             self.trace(name, path, traces);
+        } else if value["format"] == crate::perf::soak::FORMAT {
+            let run = Soaked::parse(name, value).map_err(|why| wrong("a long run", why))?;
+            self.took(name, "a long run");
+            self.soaked.push(run);
         } else if value["traceEvents"].is_array() || is_event(&value) {
             let list = if value.is_array() { value } else { value["traceEvents"].take() };
             let events = Events::parse(name, list).map_err(|why| wrong("trace events", why))?;

@@ -2,6 +2,7 @@
 
 mod compare;
 mod results;
+mod spread;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -103,6 +104,7 @@ impl Group<'_> {
         }
         self.left_out(section);
         section.blocks.push(Block::Table(self.table()));
+        self.runs.iter().for_each(|run| section.blocks.extend(spread::blocks(run)));
         let rows: usize = self.runs.iter().map(|run| run.rows.len()).sum();
         if let Some(more @ 1..) = rows.checked_sub(ROWS) {
             section.blocks.push(Block::Note(format!("Not listed: {more} of {rows} rows.")));
@@ -220,6 +222,10 @@ impl Group<'_> {
                 });
                 colour += 1;
             }
+        }
+        if !times {
+            let rows: Vec<&Row> = self.runs.iter().flat_map(|run| &run.rows).collect();
+            curves.extend(spread::limits(&rows));
         }
         if let Some((model, wanted)) = self.runs.first().and_then(|run| run.usual())
             && !times
@@ -346,6 +352,8 @@ fn judge(run: &Run, section: &mut Section) {
         section.findings.push(finding("perf-bandwidth", Verdict::Fail, text));
     }
     section.findings.extend(by_usual(run));
+    section.findings.extend(spread::expected(run));
+    section.findings.extend(spread::late(run));
     if run.wrong == 0 && run.errors.is_empty() && run.average_passes != Some(false) {
         let text = format!("{title}: {} GB/s of bus bandwidth in the mean", short(run.average));
         section.findings.push(finding("perf-results", Verdict::Pass, text));

@@ -1,5 +1,7 @@
 //! From files to pages: what is recognised, what is said, what stays inert, how large it gets.
 
+mod long;
+
 use std::path::Path;
 
 use proptest::prelude::*;
@@ -145,6 +147,7 @@ fn each(text: &str) -> Vec<String> {
         events(text).to_string(),
         simulation(text).to_string(),
         tried.to_string(),
+        long::soak(text, 1.5).to_string(),
     ]
 }
 
@@ -162,6 +165,7 @@ fn every_kind_is_known_by_its_contents() {
         "trace events",
         "a simulation",
         "a simulation",
+        "a long run",
     ];
     assert_eq!(kinds, wanted);
     let joined: Vec<String> =
@@ -169,7 +173,10 @@ fn every_kind_is_known_by_its_contents() {
     let inputs = read(&[joined.join("\n")]).unwrap();
     assert_eq!(inputs.files[0].1, "3 traces");
     let ids: Vec<&str> = report(&each("word")).sections.iter().map(|section| section.id).collect();
-    assert_eq!(ids, ["performance", "doctor", "timeline", "events", "topology", "simulation"]);
+    assert_eq!(
+        ids,
+        ["performance", "soak", "doctor", "timeline", "events", "topology", "simulation"]
+    );
 }
 
 #[test]
@@ -188,6 +195,7 @@ fn what_is_not_known_is_refused_by_name() {
             "file0: taken for a trace, but \"version\" is 9",
         ),
         ("<svg></svg>", "file0: taken for a topology in XML"),
+        ("{\"format\": \"ringway soak 1\"}", "file0: taken for a long run, but missing field"),
         ("{\"traceEvents\": [3]}", "file0: taken for trace events, but"),
         ("{\"job\": \"x\", \"summary\": 3}", "file0: taken for a simulation, but"),
     ];
@@ -240,7 +248,7 @@ proptest! {
     /// Bytes changed anywhere in a file of any kind: it is refused or shown, and nothing of it is markup.
     #[test]
     fn a_spoiled_file_is_refused_or_shown(
-        which in 0_usize..9,
+        which in 0..each("").len(),
         changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..6),
     ) {
         let mut bytes = each(EVIL)[which].clone().into_bytes();

@@ -174,3 +174,24 @@ fn a_damaged_kernel_cache_is_made_anew() {
         }
     }
 }
+
+#[test]
+fn long_runs_and_expectations_know_gpu_memory() {
+    let soak = ["perf", "soak", "--memory", "cuda", "-g", "2", "-b", "4K", "--for", "1s"];
+    let Some(mut command) = on_fake(&soak) else { return };
+    let done = finish(&mut command);
+    assert!(matches!(done.status.code(), Some(0 | 1)), "{done:?}");
+    assert!(done.stdout.contains("# Wrong      : 0 OK"), "{}", done.stdout);
+
+    let judged = ["perf", "all_reduce", "--memory", "cuda", "-g", "2", "-b", "1M", "-e", "1M"];
+    let judged = [&judged[..], &["-n", "1", "--expect"]].concat();
+    let Some(mut command) = on_fake(&judged) else { return };
+    let done = finish(&mut command);
+    assert_eq!(done.status.code(), Some(2), "{done:?}");
+    assert!(done.stderr.contains("what rank 0 can move is not known"), "{}", done.stderr);
+    let Some(mut command) = on_fake(&[&judged[..], &["--expect-rate", "10M"]].concat()) else {
+        return;
+    };
+    let done = finish(&mut command);
+    assert!(done.stdout.contains("of 1 rows below the floor"), "{done:?}");
+}

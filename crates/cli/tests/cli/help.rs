@@ -7,6 +7,7 @@ fn help_ends_with_examples() {
     for args in [
         &["--help"][..],
         &["perf", "--help"],
+        &["perf", "soak", "--help"],
         &["run", "--help"],
         &["run", "-h"],
         &["tune", "--help"],

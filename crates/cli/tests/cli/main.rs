@@ -6,6 +6,7 @@
 mod chaos;
 mod cluster;
 mod doctor;
+mod expect;
 mod exporter;
 mod fabric;
 #[path = "../../../ringway/tests/fakes/fakes.rs"]
@@ -29,6 +30,7 @@ mod report;
 mod run;
 mod sim;
 mod slurm;
+mod soak;
 mod ssh;
 mod topo;
 mod trace;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::pace::{self, LinkPace, Pace};
 use super::signature::Signature;
-use crate::plan::types::{Collective, Rank};
+use crate::plan::types::Rank;
 use crate::recorder::{
     CallRecord, Entry, Flow, LaunchRecord, MessageRecord, Outcome, Record, Recorder, Watched,
     times, waited,
@@ -58,18 +58,6 @@ impl RankState {
 fn since(then: u64, now: u64) -> u64 {
     let passed = now.wrapping_sub(then) & 0xffff_ffff;
     if passed > 0x7fff_ffff { 0 } else { passed }
-}
-
-/// Whether nobody leaves such a call before all have come.
-fn waits_for_all(collective: Collective) -> bool {
-    matches!(
-        collective,
-        Collective::AllReduce
-            | Collective::AllGather
-            | Collective::ReduceScatter
-            | Collective::AllToAll
-            | Collective::Barrier
-    )
 }
 
 /// The record of one rank's operations on one communicator.
@@ -289,7 +277,7 @@ impl Journal {
             let signature = Self::signature(sequence, record)?;
             let ticks = record.end()?.saturating_sub(record.start());
             let took_us = u32::try_from(span.duration(ticks) / 1_000).unwrap_or(u32::MAX);
-            waits_for_all(signature.collective).then_some(took_us.saturating_add(1))
+            signature.collective.waits_for_all().then_some(took_us.saturating_add(1))
         };
         let mut took_us = vec![0; usize::try_from(last - first).unwrap_or(0) + 1];
         for (sequence, record) in &records {

@@ -4,6 +4,7 @@ use clap::Parser;
 use serde_json::Value;
 
 use super::super::args::PerfArgs;
+use super::super::late::Tally;
 use super::super::table::Iterations;
 use super::*;
 
@@ -51,6 +52,7 @@ fn document(words: &str, iterations: Option<Iterations>) -> Value {
         connection: "transport shm".to_owned(),
         gpu_path: None,
         expected_us: vec![Some(11.0)],
+        expectation: None,
         start_time: "2026-07-09 16:03:21".to_owned(),
         end_time: "2026-07-09 16:03:22".to_owned(),
     };
@@ -139,6 +141,8 @@ fn options_change_the_keys_they_change_in_nccl_tests() {
         stats: IterationStats::new(&[1e-6, 2e-6]),
         skipped: 0,
         seconds: vec![1e-6, 2e-6],
+        slowest: vec![0, 0],
+        tally: Tally::new(2),
         seconds_of_ranks: vec![vec![1e-6, 2e-6], vec![1e-6, 1e-6]],
     };
     let json = document("all_reduce -b 64 -e 128 -i 64 -C 1 -I 1", Some(iterations));
@@ -162,6 +166,9 @@ fn options_change_the_keys_they_change_in_nccl_tests() {
             "times_us"
         ]
     );
+    assert_eq!(json["ringway"]["slowest_ranks"][0]["in_place"], serde_json::json!([0, 0]));
+    let plain = document("all_reduce -b 64 -e 64", None);
+    assert!(plain["ringway"].get("slowest_ranks").is_none());
 }
 
 #[test]

@@ -92,6 +92,11 @@ fn every_iteration_can_be_timed() {
     assert_eq!((iterations.seconds.len(), iterations.skipped), (5, 2));
     assert_eq!(iterations.seconds_of_ranks.len(), 3);
     assert!(iterations.stats.max_us >= iterations.stats.min_us);
+    assert_eq!((iterations.slowest.len(), iterations.tally.calls), (5, 3));
+    for (at, rank) in iterations.slowest.iter().enumerate() {
+        let longest = iterations.seconds_of_ranks[*rank as usize][at];
+        assert_eq!(longest, iterations.seconds[at]);
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use ringway_plan::types::Collective;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::spread::{Iterations, Limit};
 use crate::doctor::log::curve::expect::{LARGE, usual};
 use crate::fabric::show::many;
 
@@ -55,6 +56,10 @@ pub(super) struct Row {
     pub(super) in_place: Measured,
     /// What the planner had reckoned with.
     pub(super) expected_us: Option<f64>,
+    /// Its single iterations out of place, where they were timed.
+    pub(super) iterations: Option<Iterations>,
+    /// What the links permit, where that was asked.
+    pub(super) limit: Option<Limit>,
 }
 
 /// Time and bandwidth of a row, in place or not.
@@ -106,6 +111,8 @@ struct FileRow {
     root: Value,
     out_of_place: FileMeasured,
     in_place: FileMeasured,
+    #[serde(default)]
+    out_of_place_per_iter: Option<Iterations>,
 }
 
 #[derive(Deserialize)]
@@ -130,6 +137,14 @@ struct FileOurs {
     connection: String,
     #[serde(default)]
     expected_us: Vec<Option<f64>>,
+    #[serde(default)]
+    expectation: FileExpectation,
+}
+
+#[derive(Default, Deserialize)]
+struct FileExpectation {
+    #[serde(default)]
+    rows: Vec<Limit>,
 }
 
 impl Run {
@@ -147,6 +162,8 @@ impl Run {
             out_of_place: measured(&row.out_of_place),
             in_place: measured(&row.in_place),
             expected_us: file.ringway.expected_us.get(at).copied().flatten(),
+            iterations: row.out_of_place_per_iter.clone(),
+            limit: file.ringway.expectation.rows.get(at).cloned(),
         };
         let rows: Vec<Row> = file.results.iter().enumerate().map(row).collect();
         let sides = rows.iter().flat_map(|row| [row.out_of_place, row.in_place]);
