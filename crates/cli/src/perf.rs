@@ -25,6 +25,7 @@ pub(crate) mod progress;
 mod rank;
 pub(crate) mod ranks;
 mod settings;
+pub(crate) mod slow;
 mod stats;
 mod table;
 

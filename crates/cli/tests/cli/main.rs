@@ -28,6 +28,7 @@ mod process;
 mod report;
 mod run;
 mod sim;
+mod slow;
 mod slurm;
 mod ssh;
 mod topo;
