@@ -27,6 +27,7 @@ pub(crate) mod progress;
 mod rank;
 pub(crate) mod ranks;
 mod settings;
+pub(crate) mod slow;
 pub(crate) mod soak;
 mod stats;
 mod table;

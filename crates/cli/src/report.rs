@@ -1,7 +1,7 @@
 //! `ringway report`: one page from all that the other commands wrote.
 //!
 //! ```text
-//!   files ──► input (recognised) ──► perf, machines, topology, traces, simulation ──► model ──► page
+//!   files ──► input (recognised) ──► perf, slow, machines, topology, traces, simulation ──► model ──► page
 //! ```
 //!
 //! [`input`] alone reads files; the parts turn what was read into sections of the [`model`]; [`page`] writes it down.
@@ -16,6 +16,7 @@ pub(crate) mod model;
 pub(crate) mod page;
 mod perf;
 mod simulation;
+mod slow;
 mod soak;
 #[cfg(test)]
 mod tests;
@@ -135,6 +136,9 @@ pub(crate) fn assemble(inputs: Inputs, args: &WhatArgs) -> anyhow::Result<Report
     }
     if !inputs.soaked.is_empty() {
         sections.push(soak::section(&inputs.soaked));
+    }
+    if !inputs.searched.is_empty() {
+        sections.push(slow::section(&inputs.searched));
     }
     if !inputs.doctored.is_empty() {
         sections.push(machines::section(&inputs.doctored));

@@ -8,12 +8,32 @@ use crate::output::escaped;
 /// Cells on a side; of more ranks several share one.
 const SIDE: usize = 48;
 
-/// The picture of values by (row, column); `labels` are the ranks. Nothing where there is no value.
+/// How values become warmth.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Scale {
+    /// What two values of one cell make.
+    pub(super) join: fn(f64, f64) -> f64,
+    /// What is warmest where no value is more.
+    pub(super) full: f64,
+}
+
+/// The picture of values by (row, column), which add up; `labels` are the ranks. Nothing where there is no value.
 pub(super) fn heat(
     title: &str,
     labels: &[u32],
     values: &BTreeMap<(u32, u32), f64>,
     shown: fn(f64) -> String,
+) -> Option<String> {
+    scaled(title, labels, values, shown, Scale { join: |a, b| a + b, full: 0.0 })
+}
+
+/// The same on a scale of one's own.
+pub(super) fn scaled(
+    title: &str,
+    labels: &[u32],
+    values: &BTreeMap<(u32, u32), f64>,
+    shown: fn(f64) -> String,
+    scale: Scale,
 ) -> Option<String> {
     let each = labels.len().div_ceil(SIDE).max(1);
     let side = labels.len().div_ceil(each);
@@ -21,7 +41,8 @@ pub(super) fn heat(
     let mut cells: BTreeMap<(usize, usize), f64> = BTreeMap::new();
     for ((row, column), value) in values.iter().filter(|(_, value)| **value > 0.0) {
         if let (Some(row), Some(column)) = (place(*row), place(*column)) {
-            *cells.entry((row, column)).or_default() += value;
+            let cell = cells.entry((row, column));
+            cell.and_modify(|known| *known = (scale.join)(*known, *value)).or_insert(*value);
         }
     }
     let most = cells.values().copied().fold(0.0, f64::max);
@@ -59,7 +80,7 @@ pub(super) fn heat(
     }
     for ((row, column), value) in &cells {
         // Steps of a square root: small values are still told apart.
-        let part = (value / most).sqrt();
+        let part = (value / most.max(scale.full)).sqrt();
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "1 to 5")]
         let step = (part * 5.0).ceil().clamp(1.0, 5.0) as u32;
         let _ = writeln!(

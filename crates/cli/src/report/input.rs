@@ -12,6 +12,7 @@ use super::chrome::Events;
 use super::machines::Doctored;
 use super::perf::Run;
 use super::simulation::Simulated;
+use super::slow::Searched;
 use super::soak::Soaked;
 use super::topology::Machine;
 use crate::doctor::checks;
@@ -23,7 +24,7 @@ use crate::trace::read::{self, Read};
 use crate::trace::show::shown;
 
 /// What can be given.
-pub(crate) const KNOWN: &str = "known are: results (ringway perf -J, nccl-tests), long runs (ringway perf soak -J), findings (ringway doctor --json, \
+pub(crate) const KNOWN: &str = "known are: results (ringway perf -J, nccl-tests), long runs (ringway perf soak -J), searches (ringway perf pairs -J, ringway perf bisect -J), findings (ringway doctor --json, \
 ringway fabric check --json), topologies (ringway topo --json or --xml), traces (RINGWAY_TRACE_DIR, ringway trace merge), \
 simulations (ringway sim --json) and snapshots (ringway snapshot)";
 
@@ -32,6 +33,7 @@ simulations (ringway sim --json) and snapshots (ringway snapshot)";
 pub(crate) struct Inputs {
     pub(crate) runs: Vec<Run>,
     pub(crate) soaked: Vec<Soaked>,
+    pub(crate) searched: Vec<Searched>,
     pub(crate) doctored: Vec<Doctored>,
     pub(crate) machines: Vec<Machine>,
     pub(crate) traces: Vec<Read>,
@@ -120,6 +122,11 @@ impl Inputs {
             let run = Soaked::parse(name, value).map_err(|why| wrong("a long run", why))?;
             self.took(name, "a long run");
             self.soaked.push(run);
+        } else if Searched::is(&value) {
+            let one = Searched::parse(name, value)
+                .map_err(|why| wrong("a search for the slow one", why))?;
+            self.took(name, one.kind());
+            self.searched.push(one);
         } else if value["traceEvents"].is_array() || is_event(&value) {
             let list = if value.is_array() { value } else { value["traceEvents"].take() };
             let events = Events::parse(name, list).map_err(|why| wrong("trace events", why))?;

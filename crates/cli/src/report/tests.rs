@@ -148,7 +148,59 @@ fn each(text: &str) -> Vec<String> {
         simulation(text).to_string(),
         tried.to_string(),
         long::soak(text, 1.5).to_string(),
+        pairs(text, 4, Some(2)).to_string(),
+        bisection(text).to_string(),
     ]
+}
+
+/// A tournament in which what `slow` sends takes twice as long.
+fn pairs(text: &str, ranks: usize, slow: Option<usize>) -> Value {
+    let rows = |value: &dyn Fn(usize) -> f64| -> Vec<Vec<Option<f64>>> {
+        let row = |a| (0..ranks).map(|b| (a != b).then(|| value(a))).collect();
+        (0..ranks).map(row).collect()
+    };
+    let culprit = |slow| json!({ "name": text, "ranks": [slow], "way": "sends", "slower": 2.0, "answers": null });
+    let hosts: Vec<Value> = (0..ranks)
+        .map(|rank| json!({ "rank": rank, "host": format!("{text}{rank}"), "pid": 1 }))
+        .collect();
+    json!({
+        "format": "ringway-pairs-1", "connection": text, "ranks": hosts, "bytes": 1 << 20, "limit": 1.35,
+        "rounds": ranks - 1, "at_once": 1, "suspects": 1, "round_trip_us": rows(&|_| 50.0),
+        "bandwidth_gbytes": rows(&|a| if Some(a) == slow { 0.5 } else { 1.0 }),
+        "culprits": slow.map(culprit).into_iter().collect::<Vec<_>>(),
+    })
+}
+
+fn bisection(text: &str) -> Value {
+    let group = |us: f64| json!({ "ranks": [0, 1], "small_us": 9.5, "large_us": us });
+    json!({
+        "format": "ringway-bisect-1", "connection": text, "bytes": 1 << 20, "limit": 1.35,
+        "ranks": vec![json!({ "rank": 0, "host": text, "pid": 1 }); 4],
+        "rounds": [{ "what": text, "found": text, "groups": [group(900.5), group(1800.5)] }],
+        "culprits": [{ "name": text, "ranks": [3], "to": [1], "way": "both", "slower": 2.0, "answers": 1.5 }],
+    })
+}
+
+#[test]
+fn searches_show_their_map_and_whom_they_name() {
+    let slow = report(&[pairs("node", 8, Some(2)).to_string()]);
+    assert_eq!((slow.verdict(), slow.summary().as_str()), (Verdict::Warn, "1 warning"));
+    let text = page(&slow, Kind::File);
+    assert!(text.contains("node: what it sends takes 2.0 times as long as elsewhere"), "{text}");
+    assert!(
+        text.contains("<rect class=\"h5\"")
+            && text.contains("<title>2 → 5: 2.00 times as long</title>")
+    );
+    // As quick as usual is as cold as can be, however little there is to tell.
+    let sound = page(&report(&[pairs("node", 8, None).to_string()]), Kind::File);
+    assert!(
+        sound.contains("nothing stands out by 35 % or more")
+            && !sound.contains("<rect class=\"h5\"")
+    );
+    let found = page(&report(&[bisection("word").to_string()]), Kind::File);
+    assert!(found.contains("slow-path") && found.contains("1.80 ms"), "{found}");
+    let many = page(&report(&[pairs("node", 600, Some(9)).to_string()]), Kind::File);
+    assert!(many.len() < 2 << 20 && many.contains("13 ranks share a cell"), "{}", many.len());
 }
 
 #[test]
@@ -166,6 +218,8 @@ fn every_kind_is_known_by_its_contents() {
         "a simulation",
         "a simulation",
         "a long run",
+        "a tournament of pairs",
+        "a bisection",
     ];
     assert_eq!(kinds, wanted);
     let joined: Vec<String> =
@@ -175,7 +229,7 @@ fn every_kind_is_known_by_its_contents() {
     let ids: Vec<&str> = report(&each("word")).sections.iter().map(|section| section.id).collect();
     assert_eq!(
         ids,
-        ["performance", "soak", "doctor", "timeline", "events", "topology", "simulation"]
+        ["performance", "soak", "slow", "doctor", "timeline", "events", "topology", "simulation"]
     );
 }
 

@@ -7,6 +7,8 @@ fn help_ends_with_examples() {
     for args in [
         &["--help"][..],
         &["perf", "--help"],
+        &["perf", "pairs", "--help"],
+        &["perf", "bisect", "--help"],
         &["perf", "soak", "--help"],
         &["run", "--help"],
         &["run", "-h"],

@@ -29,6 +29,7 @@ mod process;
 mod report;
 mod run;
 mod sim;
+mod slow;
 mod slurm;
 mod soak;
 mod ssh;

@@ -1,0 +1,353 @@
+//! The second look: suspects alone, beside those who do not stand out.
+//!
+//! *Invariant*: who cannot be compared with anybody is not accused.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::judge::{Among, Subject, Suspect};
+use super::schedule::Pair;
+use crate::perf::slow::Bars;
+use crate::perf::slow::culprit::{Culprit, Way};
+use crate::perf::slow::places::Places;
+use crate::perf::slow::robust;
+
+/// Others whom a suspect is measured with in one look; in the next look they are the next ones, since it may be near to some alone.
+const PARTNERS: usize = 3;
+/// Looks at those that remain suspects.
+const LOOKS: usize = 4;
+
+/// The quickest times of a pair, in microseconds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Best {
+    pub(crate) round_trip: f64,
+    /// From the lower rank to the higher one, and back.
+    pub(crate) messages: [f64; 2],
+}
+
+/// What was seen since there are suspects.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    pairs: BTreeMap<Pair, Best>,
+    /// Pieces of work on each rank's processor. The median counts: who stands still now and then is quick at times.
+    works: BTreeMap<usize, Vec<f64>>,
+}
+
+impl Seen {
+    fn work(&self, rank: usize) -> Option<f64> {
+        self.works.get(&rank).map(|works| robust::median(works))
+    }
+}
+
+impl Best {
+    /// The quicker of both, of each kind.
+    fn or(self, other: Self) -> Self {
+        let least = |a: [f64; 2], b: [f64; 2]| [a[0].min(b[0]), a[1].min(b[1])];
+        Self {
+            round_trip: self.round_trip.min(other.round_trip),
+            messages: least(self.messages, other.messages),
+        }
+    }
+}
+
+/// Looks at suspects until each is cleared or has been slow in all looks; `play` measures a pair with nothing else running, and a
+/// piece of work on both processors, the lower rank's first.
+pub(crate) fn confirmed<E>(
+    suspects: &[Suspect],
+    places: &Places,
+    bars: Bars,
+    mut play: impl FnMut(Pair) -> Result<(Best, [f64; 2]), E>,
+) -> Result<Vec<Culprit>, E> {
+    let mut seen = Seen::default();
+    let mut left: Vec<(&Suspect, Trial)> =
+        suspects.iter().map(|suspect| (suspect, Trial::default())).collect();
+    for look in 0..LOOKS {
+        for (suspect, trial) in &mut left {
+            let now = Trial::of(suspect, suspects, places, look);
+            for pair in now.pairs() {
+                let (best, works) = play(pair)?;
+                let known = seen.pairs.entry(pair);
+                known.and_modify(|known| *known = known.or(best)).or_insert(best);
+                for (rank, work) in [pair.0, pair.1].into_iter().zip(works) {
+                    seen.works.entry(rank).or_default().push(work);
+                }
+            }
+            trial.extend(now);
+        }
+        if look > 0 {
+            left.retain(|(suspect, trial)| trial.verdict(suspect, &seen, places, bars).is_some());
+        }
+    }
+    let verdict =
+        |(suspect, trial): &(&Suspect, Trial)| trial.verdict(suspect, &seen, places, bars);
+    Ok(merged(left.iter().filter_map(verdict).collect(), places))
+}
+
+/// What a suspect is to be measured with, and what that is compared with. In each pair the suspect, its sibling or the first end
+/// of a path is first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Trial {
+    suspected: Vec<Pair>,
+    compared: Vec<Pair>,
+}
+
+impl Trial {
+    /// What a suspect is measured with at its look number `look`; all suspects are told, so that none of them is what others are
+    /// compared with. A host is another rank of it in each look: it is slow if all of them are.
+    fn of(suspect: &Suspect, all: &[Suspect], places: &Places, look: usize) -> Self {
+        let shady: BTreeSet<usize> = all
+            .iter()
+            .filter(|one| one.among == suspect.among)
+            .filter_map(|one| match one.subject {
+                Subject::One(unit) => Some(unit),
+                Subject::Path(..) => None,
+            })
+            .collect();
+        let sound = |unit: &usize| !shady.contains(unit);
+        let own = match suspect.subject {
+            Subject::One(unit) | Subject::Path(unit, _) => unit,
+        };
+        match suspect.among {
+            Among::Hosts => {
+                let rank_of = |node: usize| {
+                    let ranks = places.on(node);
+                    ranks.get(look % ranks.len().max(1)).copied().unwrap_or(0)
+                };
+                let others = turned(after(own, places.nodes()), look);
+                Self::among(suspect.subject, &others, &sound, &rank_of)
+            }
+            Among::Neighbours => {
+                let near = |rank: &usize| places.node(*rank) == places.node(own);
+                let others = turned(after(own, places.ranks()).filter(near), look);
+                Self::among(suspect.subject, &others, &sound, &|rank| rank)
+            }
+            Among::Siblings => Self::beside_siblings(suspect.subject, &sound, places, look),
+            // Each of a pair works alone, and is compared with the other.
+            Among::Processors => {
+                let others = turned(after(own, places.ranks()).filter(sound), look);
+                let with = || others.iter().take(PARTNERS);
+                Self {
+                    suspected: with().map(|other| (own, *other)).collect(),
+                    compared: with().map(|other| (*other, own)).collect(),
+                }
+            }
+        }
+    }
+
+    fn among(
+        subject: Subject,
+        others: &[usize],
+        sound: &impl Fn(&usize) -> bool,
+        rank_of: &impl Fn(usize) -> usize,
+    ) -> Self {
+        let sound = others.iter().copied().filter(sound);
+        match subject {
+            Subject::One(one) => {
+                let own = rank_of(one);
+                let partners: Vec<usize> = sound.take(PARTNERS).map(rank_of).collect();
+                let each = |(at, a): (usize, &usize)| {
+                    partners[at + 1..].iter().map(|b| (*a, *b)).collect::<Vec<_>>()
+                };
+                let others = others.iter().take(PARTNERS);
+                Self {
+                    suspected: others.map(|other| (own, rank_of(*other))).collect(),
+                    compared: partners.iter().enumerate().flat_map(each).collect(),
+                }
+            }
+            Subject::Path(a, b) => {
+                let around = sound.filter(|one| *one != b).take(2).map(rank_of);
+                let (a, b) = (rank_of(a), rank_of(b));
+                let around = around.flat_map(|other| [(a, other), (other, b)]);
+                Self { suspected: vec![(a, b)], compared: around.collect() }
+            }
+        }
+    }
+
+    /// The same partners for the suspect and for the other ranks of its host.
+    fn beside_siblings(
+        subject: Subject,
+        sound: &impl Fn(&usize) -> bool,
+        places: &Places,
+        look: usize,
+    ) -> Self {
+        let siblings = |rank: usize| -> Vec<usize> {
+            let all = places.on(places.node(rank)).into_iter();
+            all.filter(|other| *other != rank && sound(other)).take(2).collect()
+        };
+        match subject {
+            Subject::One(own) => {
+                let away = |rank: &usize| places.node(*rank) != places.node(own) && sound(rank);
+                let partners = turned(after(own, places.ranks()).filter(away), look);
+                let with = |rank: usize| partners.iter().take(2).map(move |other| (rank, *other));
+                Self {
+                    suspected: with(own).collect(),
+                    compared: siblings(own).into_iter().flat_map(with).collect(),
+                }
+            }
+            Subject::Path(a, b) => {
+                let from = siblings(a).into_iter().map(|other| (other, b));
+                let to = siblings(b).into_iter().map(|other| (a, other));
+                Self { suspected: vec![(a, b)], compared: from.chain(to).collect() }
+            }
+        }
+    }
+
+    /// All pairs, in turns.
+    fn pairs(&self) -> Vec<Pair> {
+        let most = self.suspected.len().max(self.compared.len());
+        let turn = |at: usize| [self.suspected.get(at), self.compared.get(at)];
+        let mut pairs = Vec::new();
+        for (a, b) in (0..most).flat_map(turn).flatten() {
+            let pair = (*a.min(b), *a.max(b));
+            if !pairs.contains(&pair) {
+                pairs.push(pair);
+            }
+        }
+        pairs
+    }
+
+    /// Takes the pairs of another look in.
+    fn extend(&mut self, other: Self) {
+        self.suspected.extend(other.suspected);
+        self.compared.extend(other.compared);
+    }
+
+    /// Whether the suspect is slow, by what was seen of it since.
+    fn verdict(
+        &self,
+        suspect: &Suspect,
+        seen: &Seen,
+        places: &Places,
+        bars: Bars,
+    ) -> Option<Culprit> {
+        let suspected = directed(&self.suspected, seen);
+        let compared = directed(&self.compared, seen);
+        // The quickest of all: even with its best partner a suspect has to be slow.
+        let least = |at: usize| suspected.iter().map(|seen| seen[at]).reduce(f64::min);
+        let [to, back, round_trip] = [least(0)?, least(1)?, least(2)?];
+        let middle = |at: usize| -> Vec<f64> { compared.iter().map(|seen| seen[at]).collect() };
+        let usual = match suspect.subject {
+            Subject::Path(..) => match self.around(seen) {
+                // Between two hosts alone, one way has only the other to be compared with.
+                None if suspect.among == Among::Hosts => {
+                    [to.min(back), to.min(back), f64::INFINITY]
+                }
+                usual => usual?,
+            },
+            // Which way is which among sound ones is nobody's matter, but for siblings, which have the same partners.
+            Subject::One(_) if suspect.among != Among::Siblings => {
+                let message = robust::median(&[middle(0), middle(1)].concat());
+                [message, message, robust::median(&middle(2))]
+            }
+            Subject::One(_) => [0, 1, 2].map(|at| robust::median(&middle(at))),
+        };
+        let was_slow = suspect.sends.is_some() || suspect.receives.is_some();
+        let (sends, receives) = match was_slow {
+            true => (bars.work.exceeded(to, usual[0]), bars.work.exceeded(back, usual[1])),
+            false => (None, None),
+        };
+        let answers = suspect.answers.and_then(|_| bars.round_trips.exceeded(round_trip, usual[2]));
+        let computes = suspect.computes.and_then(|_| {
+            let work = |(rank, _): &Pair| seen.work(*rank);
+            let others: Vec<f64> = self.compared.iter().filter_map(work).collect();
+            let own = self.suspected.first().and_then(work)?;
+            bars.work.exceeded(own, robust::median(&others))
+        });
+        let way = match (sends, receives) {
+            (Some(_), None) => Way::Sends,
+            (None, Some(_)) => Way::Receives,
+            _ => Way::Both,
+        };
+        let slower = sends.into_iter().chain(receives).reduce(f64::max);
+        if slower.is_none() && answers.is_none() && computes.is_none() {
+            return None;
+        }
+        let ranks = |unit: usize| match suspect.among {
+            Among::Hosts => places.on(unit),
+            _ => vec![unit],
+        };
+        let (from, to) = match suspect.subject {
+            Subject::One(unit) => (ranks(unit), Vec::new()),
+            Subject::Path(a, b) => (ranks(a), ranks(b)),
+        };
+        Some(Culprit { slower, answers, computes, ..Culprit::new(places, from, to, way) })
+    }
+
+    /// What a path should take by what its ends take with others: messages from the first end to the second, back, round trips.
+    /// The slower end counts: a path is not slow for being that of a slow host.
+    fn around(&self, seen: &Seen) -> Option<[f64; 3]> {
+        let is_first = |(a, _): &&Pair| self.suspected.iter().any(|(first, _)| a == first);
+        let usual = |first: bool| -> Option<[f64; 3]> {
+            let of: Vec<Pair> =
+                self.compared.iter().filter(|pair| is_first(pair) == first).copied().collect();
+            let of = directed(&of, seen);
+            let middle = |at| robust::median(&of.iter().map(|seen| seen[at]).collect::<Vec<_>>());
+            (!of.is_empty()).then(|| [middle(0), middle(1), middle(2)])
+        };
+        let (from, to) = (usual(true)?, usual(false)?);
+        Some([0, 1, 2].map(|at| from[at].max(to[at])))
+    }
+}
+
+/// What was seen of pairs: messages from the first to the second, back, round trips.
+fn directed(pairs: &[Pair], seen: &Seen) -> Vec<[f64; 3]> {
+    let one = |(a, b): &Pair| {
+        let best = seen.pairs.get(&(*a.min(b), *a.max(b)))?;
+        let [up, down] = best.messages;
+        let (to, back) = if a < b { (up, down) } else { (down, up) };
+        Some([to, back, best.round_trip])
+    };
+    pairs.iter().filter_map(one).collect()
+}
+
+/// Whom several of the same name what all of them are; who is blamed twice is named once.
+fn merged(culprits: Vec<Culprit>, places: &Places) -> Vec<Culprit> {
+    let mut named: Vec<Culprit> = Vec::new();
+    let ones: BTreeSet<usize> = culprits
+        .iter()
+        .filter(|one| one.to.is_empty())
+        .flat_map(|one| one.ranks.iter().copied())
+        .collect();
+    for mut one in culprits {
+        let whole = one.ranks.first().map(|rank| places.on(places.node(*rank))).unwrap_or_default();
+        // All of a host is the host; but of one host alone, all are nobody in particular.
+        let is_whole = places.nodes() > 1 && whole.iter().all(|rank| ones.contains(rank));
+        if one.to.is_empty() && is_whole && one.ranks != whole {
+            one = Culprit {
+                slower: one.slower,
+                answers: one.answers,
+                computes: one.computes,
+                ..Culprit::new(places, whole, Vec::new(), one.way)
+            };
+        }
+        let same = |other: &&mut Culprit| other.ranks == one.ranks && other.to == one.to;
+        match named.iter_mut().find(same) {
+            Some(known) => {
+                if known.slower.is_none() {
+                    known.way = one.way;
+                }
+                known.slower = most(known.slower, one.slower);
+                known.answers = most(known.answers, one.answers);
+                known.computes = most(known.computes, one.computes);
+            }
+            None => named.push(one),
+        }
+    }
+    named
+}
+
+fn most(a: Option<f64>, b: Option<f64>) -> Option<f64> {
+    a.into_iter().chain(b).reduce(f64::max)
+}
+
+/// All numbers below `count` but one, beginning with the one after it.
+fn after(one: usize, count: usize) -> impl Iterator<Item = usize> {
+    (1..count).map(move |step| (one + step) % count.max(1))
+}
+
+/// The same, beginning somewhere else at each look.
+fn turned(all: impl Iterator<Item = usize>, look: usize) -> Vec<usize> {
+    let mut all: Vec<usize> = all.collect();
+    let by = (look * PARTNERS).checked_rem(all.len()).unwrap_or(0);
+    all.rotate_left(by);
+    all
+}

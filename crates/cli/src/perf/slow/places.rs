@@ -1,0 +1,202 @@
+//! Who the ranks are and what they share: hosts have names, machines have processors.
+//!
+//! Hosts are what people call so: containers and namespaces have names of their own. Machines are kernels: what runs under one
+//! shares its processors, whatever its hosts are called.
+
+use std::num::NonZero;
+
+use ringway::Communicator;
+use serde::Serialize;
+
+use crate::perf::ranks;
+
+/// Bytes of a name that travel; longer ones are cut.
+const NAME_BYTES: usize = 120;
+/// Bytes of the number a kernel gives itself when it starts.
+const KERNEL_BYTES: usize = 36;
+/// So many processors may be slower together than one is alone: two threads of a core, two cores of a power budget.
+const SHARED: usize = 4;
+
+/// Where a rank is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Place {
+    pub(crate) rank: u32,
+    pub(crate) host: String,
+    pub(crate) pid: u32,
+    /// Ranks of one host have the same number.
+    #[serde(skip)]
+    pub(crate) node: usize,
+    /// Ranks that share processors have the same number.
+    #[serde(skip)]
+    pub(crate) machine: usize,
+    /// Processors that its machine lets it have.
+    #[serde(skip)]
+    pub(crate) cpus: u32,
+}
+
+/// The places of all ranks.
+#[derive(Clone, Debug)]
+pub(crate) struct Places(pub(crate) Vec<Place>);
+
+impl Places {
+    /// Tells all ranks where this one is, and learns of them. Every rank calls it.
+    pub(crate) fn exchange(comm: &Communicator) -> anyhow::Result<Self> {
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let kernel = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+        let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let own = record(
+            std::process::id(),
+            u32::try_from(cpus).unwrap_or(u32::MAX),
+            kernel.unwrap_or_else(|_| host.clone()).trim(),
+            &host,
+        );
+        Ok(Self::of(&ranks::all_gather(comm, &own)?))
+    }
+
+    fn of(records: &[Vec<u8>]) -> Self {
+        let (mut nodes, mut machines) = (Vec::new(), Vec::new());
+        let mut places = Vec::new();
+        for (rank, record) in (0..).zip(records) {
+            let (numbers, names) = record.split_at(8);
+            let (kernel, host) = names.split_at(KERNEL_BYTES);
+            let (kernel, host) = (text(kernel), text(host));
+            let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap_or([0; 4]));
+            places.push(Place {
+                rank,
+                pid: number(&numbers[..4]),
+                cpus: number(&numbers[4..]),
+                node: number_of((kernel.clone(), host.clone()), &mut nodes),
+                machine: number_of(kernel, &mut machines),
+                host,
+            });
+        }
+        Self(places)
+    }
+
+    pub(crate) fn ranks(&self) -> usize {
+        self.0.len()
+    }
+
+    /// How many hosts there are.
+    pub(crate) fn nodes(&self) -> usize {
+        self.0.iter().map(|place| place.node + 1).max().unwrap_or(0)
+    }
+
+    pub(crate) fn node(&self, rank: usize) -> usize {
+        self.0.get(rank).map_or(0, |place| place.node)
+    }
+
+    /// The ranks of a host.
+    pub(crate) fn on(&self, node: usize) -> Vec<usize> {
+        (0..self.ranks()).filter(|rank| self.node(*rank) == node).collect()
+    }
+
+    /// When a rank may work so that nobody is in its way: in which turn of [`Self::turns`].
+    pub(crate) fn turn(&self, rank: usize) -> usize {
+        let Some(place) = self.0.get(rank) else { return 0 };
+        let before = self.0[..rank].iter().filter(|other| other.machine == place.machine);
+        before.count() / (place.cpus as usize / SHARED).max(1)
+    }
+
+    /// How many turns it takes until everybody has worked.
+    pub(crate) fn turns(&self) -> usize {
+        (0..self.ranks()).map(|rank| self.turn(rank) + 1).max().unwrap_or(0)
+    }
+
+    /// Microseconds by which round trips differ for no reason of theirs. A rank that waits goes to sleep and has to be woken up;
+    /// where ranks have to share processors, it has to get one of them too.
+    pub(crate) fn waking_us(&self) -> f64 {
+        let crowds = |place: &Place| {
+            let there = self.0.iter().filter(|other| other.machine == place.machine).count();
+            there > place.cpus as usize
+        };
+        if self.0.iter().any(crowds) { 1000.0 } else { 20.0 }
+    }
+
+    /// What people call some ranks: `node3 (ranks 6, 7)` where they are all of a host, else `rank 6 on node3`.
+    pub(crate) fn name(&self, ranks: &[usize]) -> String {
+        let Some(first) = ranks.first().and_then(|rank| self.0.get(*rank)) else {
+            return "nobody".to_owned();
+        };
+        let numbers: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+        let numbers = numbers.join(", ");
+        let many = if ranks.len() == 1 { "rank" } else { "ranks" };
+        if self.nodes() > 1 && self.on(first.node) == ranks {
+            return format!("{} ({many} {numbers})", first.host);
+        }
+        if self.nodes() == 1 {
+            return format!("{many} {numbers}");
+        }
+        format!("{many} {numbers} on {}", first.host)
+    }
+}
+
+fn number_of<T: PartialEq>(one: T, known: &mut Vec<T>) -> usize {
+    known.iter().position(|other| *other == one).unwrap_or_else(|| {
+        known.push(one);
+        known.len() - 1
+    })
+}
+
+fn record(pid: u32, cpus: u32, kernel: &str, host: &str) -> Vec<u8> {
+    let mut bytes = pid.to_le_bytes().to_vec();
+    bytes.extend(cpus.to_le_bytes());
+    bytes.extend(kernel.bytes().take(KERNEL_BYTES));
+    bytes.resize(8 + KERNEL_BYTES, 0);
+    bytes.extend(host.bytes().take(NAME_BYTES));
+    bytes.resize(8 + KERNEL_BYTES + NAME_BYTES, 0);
+    bytes
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// Hosts `node0`, `node1`, … with so many ranks each, every one a machine of `cpus` processors.
+    pub(crate) fn cluster(hosts: &[usize], cpus: u32) -> Places {
+        let mut records = Vec::new();
+        for (host, ranks) in hosts.iter().enumerate() {
+            for rank in 0..*ranks {
+                let pid = u32::try_from(100 + rank).unwrap();
+                records.push(record(pid, cpus, &format!("kernel{host}"), &format!("node{host}")));
+            }
+        }
+        Places::of(&records)
+    }
+
+    #[test]
+    fn ranks_are_known_by_what_they_share() {
+        let places = Places::of(&[
+            record(1, 2, "k", "a"),
+            record(2, 2, "k", "b"),
+            record(3, 2, "k", "a"),
+            record(4, 8, "l", "a"),
+        ]);
+        let numbers: Vec<_> = places.0.iter().map(|place| (place.node, place.machine)).collect();
+        assert_eq!(numbers, [(0, 0), (1, 0), (0, 0), (2, 1)]);
+        assert_eq!((places.nodes(), places.on(0), places.0[3].cpus), (3, vec![0, 2], 8));
+    }
+
+    #[test]
+    fn nobody_is_in_the_way_of_another_in_its_turn() {
+        let places = cluster(&[3, 5], 8);
+        let turns: Vec<usize> = (0..8).map(|rank| places.turn(rank)).collect();
+        assert_eq!((turns, places.turns()), (vec![0, 0, 1, 0, 0, 1, 1, 2], 3));
+        assert_eq!(cluster(&[3], 0).turns(), 3);
+        assert!(cluster(&[3, 5], 4).waking_us() > places.waking_us());
+    }
+
+    #[test]
+    fn names_are_those_of_hosts_where_all_of_it_is_meant() {
+        let places = cluster(&[2, 1], 4);
+        assert_eq!(places.name(&[0, 1]), "node0 (ranks 0, 1)");
+        assert_eq!(places.name(&[1]), "rank 1 on node0");
+        assert_eq!(places.name(&[2]), "node1 (rank 2)");
+        assert_eq!(cluster(&[4], 4).name(&[1]), "rank 1");
+        assert_eq!(places.name(&[]), "nobody");
+    }
+}
