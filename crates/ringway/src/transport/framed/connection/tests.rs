@@ -194,34 +194,26 @@ fn a_bit_that_changes_on_the_way_is_found() {
     }
 }
 
-/// A stream beside a device's memory: pages that end the process when the processor touches them, and what is in them.
+/// A stream beside a device's memory: addresses that end the process when the processor touches them, and what is there.
 #[derive(Debug)]
 struct Beside {
-    pages: usize,
     inside: Mutex<Vec<u8>>,
     sent: Mutex<Vec<u8>>,
     comes: Mutex<VecDeque<u8>>,
 }
 
 const INSIDE: usize = 1 << 20;
+/// No process has memory here.
+const NOWHERE: usize = 1 << 63;
 
 impl Beside {
     fn new() -> Self {
-        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
-        let (none, private) = (ProtFlags::empty(), MapFlags::PRIVATE);
-        // SAFETY: new pages, at an address of the kernel's choice.
-        let pages = unsafe { mmap_anonymous(std::ptr::null_mut(), INSIDE, none, private) };
         let inside = (0..=u8::MAX).cycle().take(INSIDE).collect();
-        Self {
-            pages: pages.unwrap().expose_provenance(),
-            inside: Mutex::new(inside),
-            sent: Mutex::default(),
-            comes: Mutex::default(),
-        }
+        Self { inside: Mutex::new(inside), sent: Mutex::default(), comes: Mutex::default() }
     }
 
-    fn place(&self, at: usize) -> *mut u8 {
-        std::ptr::with_exposed_provenance_mut(self.pages + at)
+    fn place(at: usize) -> *mut u8 {
+        std::ptr::without_provenance_mut(NOWHERE + at)
     }
 }
 
@@ -249,17 +241,17 @@ impl Stream for Beside {
     }
 
     fn is_foreign(&self, address: *const u8) -> bool {
-        (self.pages..self.pages + INSIDE).contains(&address.addr())
+        (NOWHERE..NOWHERE + INSIDE).contains(&address.addr())
     }
 
     fn fetch(&self, from: *const u8, into: &mut [u8]) -> io::Result<()> {
-        let at = from.addr() - self.pages;
+        let at = from.addr() - NOWHERE;
         into.copy_from_slice(&self.inside.lock().unwrap()[at..at + into.len()]);
         Ok(())
     }
 
     fn store(&self, to: *mut u8, from: &[u8]) -> io::Result<()> {
-        let at = to.addr() - self.pages;
+        let at = to.addr() - NOWHERE;
         self.inside.lock().unwrap()[at..at + from.len()].copy_from_slice(from);
         Ok(())
     }
@@ -295,7 +287,7 @@ fn a_devices_memory_is_copied_by_the_device() {
             bytes: bytes as u64,
             check: None,
         };
-        let (owner, source) = ((Context::Collective, 0), sender.stream.place(77));
+        let (owner, source) = ((Context::Collective, 0), Beside::place(77));
         let put = Put { owner, header: &header, source, bytes, direct: None };
         let mut cursor = 0;
         while !sender.put(&put, &mut cursor).unwrap() {}
@@ -305,7 +297,7 @@ fn a_devices_memory_is_copied_by_the_device() {
         let mut receiver = Connection::new(1, Beside::new(), AHEAD);
         receiver.stream.inside.lock().unwrap().fill(0);
         receiver.stream.comes.lock().unwrap().extend(&wire);
-        let mut far = Far(receiver.stream.place(1000), 0);
+        let mut far = Far(Beside::place(1000), 0);
         while receiver.receive(&mut far).unwrap() {}
         assert_eq!(far.1, 1);
         let (from, to) = (sender.stream.inside, receiver.stream.inside);
@@ -319,7 +311,7 @@ fn a_devices_memory_is_copied_by_the_device() {
 fn a_checksum_of_a_devices_memory_is_refused() {
     let mut receiver = Connection::new(1, Beside::new(), AHEAD);
     receiver.stream.comes.lock().unwrap().extend(checked(&[7; 1000]));
-    let mut far = Far(receiver.stream.place(0), 0);
+    let mut far = Far(Beside::place(0), 0);
     let failure = receiver.receive(&mut far).unwrap_err();
     assert!(matches!(failure, Failure::Broken(cause) if cause.contains("device's memory")));
     assert_eq!(far.1, 0);
