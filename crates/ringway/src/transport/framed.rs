@@ -432,3 +432,6 @@ impl<S: Stream> Link for FramedLink<S> {
         &self.description
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;
