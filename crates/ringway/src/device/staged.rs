@@ -16,6 +16,9 @@
 //! the chunks in the same order. How often a slot was used is in device memory and a request holds the whole
 //! call, so a captured launch can be replayed with nobody on the host knowing of it.
 //!
+//! Where adapters reach GPU memory (GPUDirect RDMA) the slots are there a second time. Calls that only move values, and
+//! messages, go through those: the same host calls, in which adapters move the values and no processor touches them.
+//!
 //! The host folds, as it does for host memory: at level `shape` the bits are those of host ranks. A rank
 //! without a GPU takes part from its own memory.
 //!

@@ -298,9 +298,10 @@ impl<S: Stream> Link for FramedLink<S> {
         header.bytes = request.bytes as u64;
         let index = self.connection(request.lane);
         let connection = &self.connections[index];
-        let direct = self.contexts[request.context as usize].direct(request);
         let foreign = request.bytes > 0 && connection.is_foreign(request.source);
-        let direct = direct.filter(|_| foreign || request.bytes >= DIRECT_LEAST);
+        let current = &self.contexts[request.context as usize];
+        let may = foreign || request.bytes >= DIRECT_LEAST;
+        let direct = may.then(|| current.direct(request)).flatten();
         if foreign && direct.is_none() && *cursor == 0 {
             if let Some(cause) = connection.ended() {
                 return Err(self.broken(cause));

@@ -192,7 +192,8 @@ impl Desk {
                 let input = slots.wrapping_add(2 * at * bytes);
                 let output = input.wrapping_add(bytes);
                 // SAFETY: input and output of a slot have SLOT_BYTES each, which `Shape` keeps chunks
-                // within (the channel compares), and the kernel leaves them alone until the reply.
+                // within (the channel compares), and the kernel leaves them alone until the reply. Memory
+                // of a GPU was adopted by the channel.
                 unsafe { channel.collective(&call, (input, bytes), (output, bytes)) }?;
                 let next = chunk as usize + step;
                 Ok(if next < chunks as usize { next % self.slot_count } else { first })
@@ -242,7 +243,7 @@ impl Desk {
             pieces.push(MessagePiece { peer: part.peer, address, bytes, sends: part.sends == 1 });
         }
         // SAFETY: all pieces are inside of the memory, which is kept as long as `self`, and the kernel
-        // leaves it alone until the reply.
+        // leaves it alone until the reply. Memory of a GPU was adopted by the channel.
         unsafe { channel.exchange(&pieces) }
     }
 
