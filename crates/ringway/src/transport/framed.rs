@@ -434,5 +434,5 @@ impl<S: Stream> Link for FramedLink<S> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests;
