@@ -26,13 +26,15 @@ use crate::size;
 pub(crate) const PAIRS_FORMAT: &str = "ringway-pairs-1";
 pub(crate) const BISECT_FORMAT: &str = "ringway-bisect-1";
 
+/// Ranks that are started at least where nobody says how many: of fewer hardly any can be told from the rest.
+const RANKS_USUAL: u32 = 4;
 /// Messages longer than this are a slip of the keyboard.
 const BYTES_MAX: u64 = 1 << 30;
 
 /// Options that both have.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SlowArgs {
-    /// Ranks to start [default: one per core, at least 2, at most 8]
+    /// Ranks to start [default: one per core, at least 4, at most 8]
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) ranks: Option<u32>,
     /// How bytes travel between ranks: shm, tcp or auto
@@ -100,7 +102,8 @@ pub(crate) fn run(
     let variables: Vec<(&'static str, String)> =
         transport.map(|transport| ("RINGWAY_TRANSPORT", transport)).into_iter().collect();
     let Some(place) = environment::place()? else {
-        let size = crate::launch::ranks("--ranks", args.ranks)?;
+        let usual = crate::launch::default_ranks().max(RANKS_USUAL);
+        let size = crate::launch::ranks("--ranks", args.ranks.or(Some(usual)))?;
         enough(word, size)?;
         check_json(args)?;
         return launch::start_copies("perf", &variables, size, |children| {
