@@ -22,6 +22,9 @@ pub(crate) struct Culprit {
     /// The other end of a path; none where it is not one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) to: Vec<usize>,
+    /// The network ports of `ranks`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) ports: Vec<String>,
     /// Which way large messages are slow; of a path, `sends` is from `ranks` to `to`.
     pub(crate) way: Way,
     /// How many times as long as elsewhere large messages take, where that is too long.
@@ -48,7 +51,8 @@ impl Culprit {
                 format!("the path from {} to {}", places.name(to), places.name(&ranks))
             }
         };
-        Self { name, ranks, to, way, slower: None, answers: None, computes: None }
+        let ports = if to.is_empty() { places.ports(&ranks) } else { Vec::new() };
+        Self { name, ranks, to, ports, way, slower: None, answers: None, computes: None }
     }
 
     /// What is slow about it, in one sentence.
@@ -67,8 +71,13 @@ impl Culprit {
         let computes = self
             .computes
             .map(|times| format!("its processor takes {times:.1} times as long for the same work"));
+        // A processor that is slow says nothing of ports.
+        let by = match (&self.ports[..], self.computes) {
+            ([], _) | (_, Some(_)) => String::new(),
+            (ports, None) => format!(", by {}", ports.join(", ")),
+        };
         let said: Vec<String> = computes.into_iter().chain(slower).chain(answers).collect();
-        format!("{}: {}", self.name, said.join("; "))
+        format!("{}{by}: {}", self.name, said.join("; "))
     }
 
     /// Where to look.
@@ -98,7 +107,7 @@ mod tests {
 
     #[test]
     fn sentences_say_who_and_how_much() {
-        let places = cluster(&[1, 1, 2], 4);
+        let mut places = cluster(&[1, 1, 2], 4);
         let mut one = Culprit::new(&places, vec![2, 3], Vec::new(), Way::Sends);
         one.slower = Some(2.04);
         assert_eq!(
@@ -106,6 +115,17 @@ mod tests {
             "node2 (ranks 2, 3): what it sends takes 2.0 times as long as elsewhere"
         );
         assert!(one.advice().contains("link"));
+        for (rank, port) in [(2, "mlx5_0:1"), (3, "mlx5_1:1")] {
+            places.0[rank].ports = vec![port.to_owned()];
+        }
+        let mut one = Culprit::new(&places, vec![3], Vec::new(), Way::Both);
+        one.answers = Some(4.0);
+        assert_eq!(
+            one.sentence(),
+            "rank 3 on node2, by mlx5_1:1: round trips take 4.0 times as long as elsewhere"
+        );
+        one.computes = Some(2.0);
+        assert!(one.sentence().starts_with("rank 3 on node2: its processor"), "{}", one.sentence());
         let mut path = Culprit::new(&places, vec![0], vec![1], Way::Both);
         (path.slower, path.answers) = (Some(3.0), Some(1.5));
         assert_eq!(

@@ -23,6 +23,8 @@ pub(crate) struct Place {
     pub(crate) rank: u32,
     pub(crate) host: String,
     pub(crate) pid: u32,
+    /// Network ports by which it reaches other hosts: `mlx5_0:1`, `eth0`.
+    pub(crate) ports: Vec<String>,
     /// Ranks of one host have the same number.
     #[serde(skip)]
     pub(crate) node: usize,
@@ -50,7 +52,12 @@ impl Places {
             kernel.unwrap_or_else(|_| host.clone()).trim(),
             &host,
         );
-        Ok(Self::of(&ranks::all_gather(comm, &own)?))
+        let mut places = Self::of(&ranks::all_gather(comm, &own)?);
+        let ports = ranks::all_gather_texts(comm, &comm.ports().join(" "))?;
+        for (place, ports) in places.0.iter_mut().zip(ports) {
+            place.ports = ports.split_whitespace().map(str::to_owned).collect();
+        }
+        Ok(places)
     }
 
     fn of(records: &[Vec<u8>]) -> Self {
@@ -68,6 +75,7 @@ impl Places {
                 node: number_of((kernel.clone(), host.clone()), &mut nodes),
                 machine: number_of(kernel, &mut machines),
                 host,
+                ports: Vec::new(),
             });
         }
         Self(places)
@@ -111,6 +119,15 @@ impl Places {
             there > place.cpus as usize
         };
         if self.0.iter().any(crowds) { 1000.0 } else { 20.0 }
+    }
+
+    /// The network ports of some ranks, each once.
+    pub(crate) fn ports(&self, ranks: &[usize]) -> Vec<String> {
+        let places = ranks.iter().filter_map(|rank| self.0.get(*rank));
+        let mut ports: Vec<String> = places.flat_map(|place| place.ports.clone()).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
     }
 
     /// What people call some ranks: `node3 (ranks 6, 7)` where they are all of a host, else `rank 6 on node3`.
