@@ -228,7 +228,7 @@ impl Soaked {
             HEIGHT - BOTTOM - (us.log10() - least) / (most - least) * (HEIGHT - TOP - BOTTOM)
         };
         let mut svg = format!(
-            "<figure class=\"chart\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n\
+            "<figure class=\"chart wide\"><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">\n\
              <title>{0}</title><text x=\"8\" y=\"18\">{0}</text>\n",
             escaped("time of calls, window by window")
         );

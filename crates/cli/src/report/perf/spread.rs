@@ -84,7 +84,10 @@ pub(super) fn blocks(run: &Run) -> Vec<Block> {
         })
         .collect();
     let mut blocks = Vec::new();
-    blocks.extend(chart("spread of iterations", &curves, micros_tick).map(Block::Picture));
+    let drawn = chart("spread of iterations", &curves, micros_tick);
+    // As wide as those beside each other above it.
+    let beside = |chart: String| Block::Picture(format!("<div class=\"charts\">\n{chart}\n</div>"));
+    blocks.extend(drawn.map(beside));
     let mut table = Table::new(&[
         "#size",
         "type",
