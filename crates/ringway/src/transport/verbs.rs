@@ -3,7 +3,6 @@
 pub(crate) mod adapter;
 mod arrive;
 mod flow;
-mod foreign;
 mod monitor;
 mod near;
 mod paths;

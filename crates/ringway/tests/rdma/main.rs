@@ -15,7 +15,6 @@ mod direct;
 mod fakes;
 mod faults;
 mod gpu;
-mod gpudirect;
 #[path = "../world/harness.rs"]
 mod harness;
 mod machine;
