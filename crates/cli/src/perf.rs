@@ -34,7 +34,6 @@ mod table;
 
 use crate::exit::ExitCode;
 
-use anyhow::bail;
 use clap::{ArgMatches, Args, FromArgMatches, Subcommand};
 
 use self::args::{Memory, PerfArgs};
@@ -110,15 +109,7 @@ fn start(
     gpus_asked: Option<u32>,
 ) -> anyhow::Result<ExitCode> {
     if let Some(place) = environment::place()? {
-        if let Some(asked) = ranks.filter(|asked| *asked != place.size) {
-            bail!(
-                "--ranks {asked}: this is rank {} of a job of {} that {} started; drop --ranks, \
-                 or run it outside of that job",
-                place.rank,
-                place.size,
-                place.launcher
-            );
-        }
+        place.check_ranks(ranks)?;
         launch::adopt_variables(&settings.variables)?;
         return rank::run(settings, &place);
     }

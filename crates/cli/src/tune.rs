@@ -63,14 +63,7 @@ pub(crate) fn run(args: &TuneArgs) -> anyhow::Result<ExitCode> {
         return show::run(args);
     }
     if let Some(place) = environment::place()? {
-        if let Some(asked) = args.ranks.filter(|asked| *asked != place.size) {
-            bail!(
-                "--ranks {asked}: this is rank {} of a job of {} that {} started; drop --ranks",
-                place.rank,
-                place.size,
-                place.launcher
-            );
-        }
+        place.check_ranks(args.ranks)?;
         launch::adopt_variables(&variables)?;
         let measured = survey::run(args).with_context(|| format!("rank {}", place.rank));
         return measured.or_else(|error| match place.rank {

@@ -105,6 +105,18 @@ impl Place {
     pub(crate) fn alone() -> Self {
         Self { launcher: "nobody", rank: 0, size: 1, local_size: 1 }
     }
+
+    /// Refuses another number of ranks than the launcher started.
+    pub(crate) fn check_ranks(&self, asked: Option<u32>) -> anyhow::Result<()> {
+        let Self { launcher, rank, size, .. } = self;
+        if let Some(asked) = asked.filter(|asked| asked != size) {
+            bail!(
+                "--ranks {asked}: this is rank {rank} of a job of {size} that {launcher} started; drop --ranks, \
+                 or run it outside of that job"
+            );
+        }
+        Ok(())
+    }
 }
 
 /// This process's place, by its environment; `None` when no launcher started it.

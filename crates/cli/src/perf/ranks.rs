@@ -53,6 +53,21 @@ pub(crate) struct Pair<'a> {
 }
 
 impl Call {
+    /// Of so many values, with nothing asked for: a sum where it reduces.
+    fn new(collective: Collective, data_type: DataType, count: usize) -> Self {
+        Self {
+            collective,
+            data_type,
+            op: ReduceOp::Sum,
+            root: 0,
+            count,
+            deadline: None,
+            scalar: 1.0,
+            algorithm: None,
+            level: None,
+        }
+    }
+
     /// The call as the library knows it.
     pub(crate) fn of_library(&self) -> ringway::Call {
         let count = self.count as u64;
@@ -195,17 +210,7 @@ pub(crate) fn port_was_taken(error: &anyhow::Error) -> bool {
 
 /// Every rank's bytes, in rank order; all ranks give equally many.
 pub(crate) fn all_gather(comm: &dyn Collectives, own: &[u8]) -> anyhow::Result<Vec<Vec<u8>>> {
-    let call = Call {
-        collective: Collective::AllGather,
-        data_type: DataType::U8,
-        op: ReduceOp::Sum,
-        root: 0,
-        count: own.len(),
-        deadline: None,
-        scalar: 1.0,
-        algorithm: None,
-        level: None,
-    };
+    let call = Call::new(Collective::AllGather, DataType::U8, own.len());
     let mut all = vec![0; own.len() * comm.size() as usize];
     comm.call(&call, own, &mut all)?;
     Ok(all.chunks(own.len().max(1)).map(<[u8]>::to_vec).collect())
@@ -213,17 +218,7 @@ pub(crate) fn all_gather(comm: &dyn Collectives, own: &[u8]) -> anyhow::Result<V
 
 /// The sums of all ranks' counts; all ranks give equally many.
 pub(crate) fn sum(comm: &dyn Collectives, own: &[u64]) -> anyhow::Result<Vec<u64>> {
-    let call = Call {
-        collective: Collective::AllReduce,
-        data_type: DataType::U64,
-        op: ReduceOp::Sum,
-        root: 0,
-        count: own.len(),
-        deadline: None,
-        scalar: 1.0,
-        algorithm: None,
-        level: None,
-    };
+    let call = Call::new(Collective::AllReduce, DataType::U64, own.len());
     let bytes: Vec<u8> = own.iter().flat_map(|count| count.to_le_bytes()).collect();
     let mut sums = vec![0; bytes.len()];
     comm.call(&call, &bytes, &mut sums)?;

@@ -112,14 +112,7 @@ pub(crate) fn run(
             }
         });
     };
-    if let Some(asked) = args.ranks.filter(|asked| *asked != place.size) {
-        bail!(
-            "--ranks {asked}: this is rank {} of a job of {} that {} started; drop --ranks",
-            place.rank,
-            place.size,
-            place.launcher
-        );
-    }
+    place.check_ranks(args.ranks)?;
     enough(word, place.size)?;
     launch::adopt_variables(&variables)?;
     let one_rank = || {
