@@ -3,6 +3,7 @@
 pub(crate) mod adapter;
 mod arrive;
 mod flow;
+mod keeper;
 mod monitor;
 mod near;
 mod paths;

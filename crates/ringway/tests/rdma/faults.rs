@@ -224,3 +224,49 @@ fn without_any_rail_a_job_that_requires_one_ends_in_time() {
         }
     }
 }
+
+/// Rank 0 hears everything and nobody hears it: it has what it needs and leaves the call, while rank 1 does not know that
+/// what it sent has come. It must be told though nobody at rank 0 is in a call: there it may be waiting for rank 1.
+#[test]
+#[ignore = "needs the RDMA machine: .ci/rdma"]
+fn a_rank_that_has_left_the_call_still_answers() {
+    if !is_here() {
+        return;
+    }
+    let _watchdog = watchdog("faults::a_rank_that_has_left_the_call_still_answers");
+    let (_mended, log) = (Mended, Log::begin());
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let (sender, receiver) = (std::sync::Mutex::new(sender), std::sync::Mutex::new(receiver));
+    let sockets = [("RINGWAY_TRANSPORT", "auto"), ("NCCL_SHM_DISABLE", "1")];
+    let impatient = [("NCCL_IB_RETRY_CNT", "2"), ("NCCL_IB_TIMEOUT", "14")];
+    let settings = [sockets, impatient].concat();
+    world_each(
+        2,
+        |rank| config(rank, &settings),
+        |comm| {
+            let comm = comm.unwrap();
+            all_reduce(&comm, 10_000);
+            let mut byte = [7 * comm.rank() as u8];
+            if comm.rank() == 1 {
+                mute("ra0");
+                mute("ra1");
+                comm.broadcast(&mut byte, 1).unwrap();
+                sender.lock().unwrap().send(()).unwrap();
+            } else {
+                comm.broadcast(&mut byte, 1).unwrap();
+                assert_eq!(byte, [7]);
+                let done = receiver.lock().unwrap().recv_timeout(LIMIT / 2);
+                done.expect("rank 1 stands in its call");
+            }
+            comm.barrier().unwrap();
+        },
+    );
+    log.expect(&["of rank 0", "nothing moved for"]);
+}
+
+/// Lets nothing out of an end of a rail; what comes in still does.
+fn mute(interface: &str) {
+    let words = ["qdisc", "replace", "dev", interface, "root", "netem", "loss", "100%"];
+    let status = Command::new("tc").args(words).status().unwrap();
+    assert!(status.success(), "tc {words:?}: {status}");
+}

@@ -38,6 +38,10 @@ impl Side {
         Ok(Self { socket, to_say, reader, ended: None, watched: false })
     }
 
+    pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
     pub(super) fn say(&mut self, word: &Word) {
         self.to_say.extend(word.encode());
         self.flush();

@@ -3,17 +3,17 @@
 //! Every message is one write with immediate into a slot of the peer's, by the path that carried least; how much this side
 //! has consumed goes with it ([`flow`](super::flow)). Once the two have met nobody waits for anybody: the slots are
 //! there from the start. What becomes of paths is in [`paths`](super::paths), what is
-//! written to the peer's memory without a slot in [`place`](super::place).
+//! written to the peer's memory without a slot in [`place`](super::place). Who is in no call answers the peer all the same
+//! ([`keeper`](super::keeper)).
 //!
 //! *Invariant:* nothing blocks, and what is in the peer's hands is never changed here.
 
 #![allow(unsafe_code, reason = "sends from memory that is known by its address")]
 
-use std::cell::RefCell;
 use std::io::{self, IoSlice};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
@@ -21,6 +21,7 @@ use rustix::event::{EventfdFlags, PollFlags, eventfd};
 
 use super::adapter::Adapter;
 use super::flow::{Inbox, Mark, Outbox, SLOTS, low};
+use super::keeper::{self, Kept, Ward};
 use super::paths::{PATHS_MOST, PathEnd, State};
 use super::place::Placement;
 use super::rail::{Made, RING_BYTES, Rail, Rings, SLOT_BYTES};
@@ -81,7 +82,14 @@ pub(crate) struct Wish {
 /// See the module's text.
 #[derive(Debug)]
 pub(crate) struct VerbsStream {
-    inner: RefCell<Inner>,
+    shared: Arc<Shared>,
+    _kept: Kept,
+}
+
+/// What the keeper reaches too.
+#[derive(Debug)]
+struct Shared {
+    inner: Mutex<Inner>,
     /// Readable when something can have happened.
     poller: OwnedFd,
     /// Makes it so when something has.
@@ -194,7 +202,48 @@ impl VerbsStream {
             ended: None,
             wish,
         };
-        Ok(Self { inner: RefCell::new(inner), poller, found })
+        let shared = Arc::new(Shared { inner: Mutex::new(inner), poller, found });
+        let kept = keeper::keep(Arc::clone(&shared) as Arc<dyn Ward>, shared.inner().side.as_fd())?;
+        Ok(Self { shared, _kept: kept })
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.shared.inner()
+    }
+}
+
+impl Shared {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(|panicked| {
+            let mut inner = panicked.into_inner();
+            inner.end("a thread panicked at it".to_owned());
+            inner
+        })
+    }
+
+    /// Makes whoever sleeps look again.
+    fn ring(&self) {
+        let _full_is_as_good = rustix::io::write(&self.found, &1_u64.to_ne_bytes());
+    }
+}
+
+impl Ward for Shared {
+    fn tend(&self) -> bool {
+        let mut inner = match self.inner.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::WouldBlock) => return false,
+            // Whoever uses it finds out.
+            Err(TryLockError::Poisoned(_)) => return true,
+        };
+        let mut moved = inner.listen();
+        moved |= inner.progress();
+        inner.look();
+        let calm = inner.is_calm();
+        drop(inner);
+        if moved {
+            self.ring();
+        }
+        calm
     }
 }
 
@@ -217,7 +266,7 @@ fn patience(settings: &RdmaSettings) -> Duration {
 
 impl Stream for VerbsStream {
     fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut inner = self.inner.borrow_mut();
+        let mut inner = self.inner();
         inner.progress();
         if let Some(why) = &inner.ended {
             return Err(io::Error::other(why.clone()));
@@ -245,7 +294,7 @@ impl Stream for VerbsStream {
     }
 
     fn receive(&self, room: &mut [u8]) -> Arrival {
-        let mut inner = self.inner.borrow_mut();
+        let mut inner = self.inner();
         inner.progress();
         let mut got = 0;
         while let Some((slot, cursor, bytes)) = inner.inbox.readable().filter(|_| got < room.len())
@@ -271,12 +320,12 @@ impl Stream for VerbsStream {
 
     /// Whoever asks is about to sleep: what comes from now on must wake it, and what came before is found here.
     fn interest(&self, wanted: PollFlags) -> Option<(BorrowedFd<'_>, PollFlags)> {
-        let mut inner = self.inner.borrow_mut();
+        let mut inner = self.inner();
         inner.arm();
         let mut moved = inner.listen();
         moved |= inner.progress();
         inner.look();
-        inner.side.arm(self.poller.as_fd());
+        inner.side.arm(self.shared.poller.as_fd());
         let can_read = inner.inbox.readable().is_some()
             || inner.inbox.placed().is_some()
             || inner.ended.is_some();
@@ -285,12 +334,12 @@ impl Stream for VerbsStream {
             || wanted.contains(PollFlags::IN) && can_read
             || wanted.contains(PollFlags::OUT) && can_write;
         if ready {
-            let _full_is_as_good = rustix::io::write(&self.found, &1_u64.to_ne_bytes());
+            self.shared.ring();
         } else {
             let mut count = [0; 8];
-            let _nothing_there = rustix::io::read(&self.found, &mut count);
+            let _nothing_there = rustix::io::read(&self.shared.found, &mut count);
         }
-        Some((self.poller.as_fd(), PollFlags::IN))
+        Some((self.shared.poller.as_fd(), PollFlags::IN))
     }
 
     fn wakes(&self) -> bool {
@@ -298,7 +347,7 @@ impl Stream for VerbsStream {
     }
 
     fn settled(&self) -> io::Result<bool> {
-        let mut inner = self.inner.borrow_mut();
+        let mut inner = self.inner();
         inner.progress();
         match &inner.ended {
             // A peer that has left has all it needs, as far as that was sent.
@@ -313,7 +362,7 @@ impl Stream for VerbsStream {
     }
 
     fn expose(&self, area: Area) -> Option<Exposure> {
-        self.inner.borrow_mut().expose(area)
+        self.inner().expose(area)
     }
 
     unsafe fn place(
@@ -321,7 +370,7 @@ impl Stream for VerbsStream {
         source: (*const u8, usize),
         target: (&Arc<Exposure>, u64),
     ) -> io::Result<Placing> {
-        let mut inner = self.inner.borrow_mut();
+        let mut inner = self.inner();
         inner.progress();
         match &inner.ended {
             Some(why) => Err(io::Error::other(why.clone())),
@@ -330,11 +379,11 @@ impl Stream for VerbsStream {
     }
 
     fn forget(&self) {
-        self.inner.borrow_mut().known.clear();
+        self.inner().known.clear();
     }
 
     fn is_released(&self, ticket: u64) -> io::Result<bool> {
-        let mut inner = self.inner.borrow_mut();
+        let mut inner = self.inner();
         inner.progress();
         let is_held = inner.is_held(ticket);
         match inner.ended.clone() {
@@ -351,18 +400,18 @@ impl Stream for VerbsStream {
     }
 
     fn flow(&self) -> Flow {
-        Flow { retries: self.inner.borrow().left, ..Flow::default() }
+        Flow { retries: self.inner().left, ..Flow::default() }
     }
 
     fn disarm(&self) {
-        self.inner.borrow_mut().disarm();
+        self.inner().disarm();
     }
 }
 
 impl Drop for VerbsStream {
     /// An adapter forgets what a queue pair had when that goes: what the peer still needs must be there before.
     fn drop(&mut self) {
-        let inner = self.inner.get_mut();
+        let mut inner = self.inner();
         let end = Instant::now() + FAREWELL;
         // What stands still is left sooner than usual, for another path to take it.
         inner.patience = inner.patience.min(FAREWELL / 4);
@@ -381,6 +430,7 @@ impl Drop for VerbsStream {
         while inner.spoke && !inner.side.discard() && Instant::now() < end {
             std::thread::yield_now();
         }
+        inner.retire();
     }
 }
 
@@ -413,6 +463,21 @@ impl Inner {
             && self.outbox.is_quiet()
             && self.side.is_flushed()
             && !self.paths.iter().any(|end| matches!(end.state, State::Leaving { .. }))
+    }
+
+    /// Whether nothing can be done before the peer says something, or somebody wants something sent.
+    fn is_calm(&self) -> bool {
+        self.ended.is_some() || self.side.is_flushed() && (!self.met || self.is_settled())
+    }
+
+    /// Lets go of all that reaches memory: the keeper may hold the rest for a moment longer.
+    fn retire(&mut self) {
+        self.ended.get_or_insert_with(|| "it was closed".to_owned());
+        self.paths.clear();
+        self.made.clear();
+        self.placements = [const { None }; SLOTS];
+        self.known.clear();
+        self.rails.clear();
     }
 
     /// Whether something is said on the socket: a path is being left or tried, or none is up.
