@@ -164,6 +164,8 @@ pub struct Config {
     pub gpu: bool,
     /// `RINGWAY_GPU_CHANNELS`: communicators that move GPU memory by the host side by side.
     pub gpu_channels: u32,
+    /// `RINGWAY_GPUDIRECT`; see [`Self::wants_gpu_direct`].
+    gpu_direct: bool,
     /// `RINGWAY_CUDA_LIBRARY`.
     pub cuda_library: Option<PathBuf>,
     /// `RINGWAY_NVRTC_LIBRARY`.
@@ -271,6 +273,7 @@ impl Default for Config {
             tls: false,
             gpu: true,
             gpu_channels: 4,
+            gpu_direct: false,
             cuda_library: None,
             nvrtc_library: None,
             cuda_home: None,
@@ -380,11 +383,20 @@ impl Config {
     pub fn insists_on_rdma(&self) -> Option<&'static str> {
         if self.require.contains(&Requirement::Rdma) {
             Some("RINGWAY_REQUIRE=rdma")
+        } else if self.require.contains(&Requirement::Gdr) {
+            Some("RINGWAY_REQUIRE=gdr")
         } else if self.transport == TransportChoice::Verbs {
             Some("RINGWAY_TRANSPORT=verbs")
         } else {
             (self.network == NetworkChoice::Ib).then_some("NCCL_NET=IB")
         }
+    }
+
+    /// Whether adapters are to read and write GPU memory themselves in collectives, and whether nothing else will do.
+    #[must_use]
+    pub fn wants_gpu_direct(&self) -> (bool, bool) {
+        let insists = self.require.contains(&Requirement::Gdr);
+        (self.gpu_direct || insists, insists)
     }
 
     /// The setting by which RDMA is not to be used, if there is one.

@@ -220,8 +220,17 @@ impl Engine {
             operations = 0;
         }
         let scratch = (self.own_area(base, bytes), base);
+        let regions = self.rdma.regions();
+        let is_foreign = |area: &Area| area.bytes > 0 && regions.is_foreign(area.address);
+        let foreign = areas.0.iter().chain(areas.1).any(is_foreign);
+        if foreign && !execution.prepared().only_moves {
+            return Err(Error::internal("a plan that computes, on GPU memory"));
+        }
         // SAFETY: the caller's promise.
         unsafe { execution.begin(areas, scratch, (Context::Collective, tag), operations) };
+        if foreign {
+            execution.leave_copies();
+        }
         let running = Running {
             execution,
             message: None,
@@ -316,10 +325,11 @@ impl Engine {
         let name = self.session.peers[peer as usize].identity().to_string();
         let (stream, detail) = self.rdma.stream(socket, (rank, peer), name)?;
         let reason = self.refusals[peer as usize].clone();
+        let direct = if self.rdma.regions().has_foreign() { "/GDRDMA" } else { "" };
         tracing::info!(
             target: crate::log::INIT_NET,
             rank = u64::from(rank),
-            "Channel 00/0 : {rank}[{rank}] -> {peer}[{peer}] [send] via NET/IB/0 ({detail}; {reason})"
+            "Channel 00/0 : {rank}[{rank}] -> {peer}[{peer}] [send] via NET/IB/0{direct} ({detail}; {reason})"
         );
         let description = LinkDescription { peer, transport: "NET/IB", detail, reason };
         let link = FramedLink::over(peer, vec![stream], AHEAD, description);

@@ -10,7 +10,7 @@ use super::engine::MessagePart;
 use super::gpu::Attached;
 use super::known::Buffers;
 use crate::call::Call;
-use crate::device::{Channel, Gpu, MessagePiece, StagedRank, StagedSetup};
+use crate::device::{Channel, DirectMemory, Gpu, MessagePiece, StagedRank, StagedSetup};
 use crate::error::{Error, Result};
 use crate::transport::Area;
 
@@ -19,6 +19,16 @@ use crate::transport::Area;
 struct Introduction {
     has_gpu: bool,
     channels: u32,
+    /// Whether adapters are to reach GPU memory, and what stands against it.
+    wants_direct: bool,
+    against_direct: Option<String>,
+}
+
+/// What a rank came to.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+struct Outcome {
+    refused: Option<String>,
+    not_direct: Option<String>,
 }
 
 impl Communicator {
@@ -26,8 +36,13 @@ impl Communicator {
     /// it together.
     pub(super) fn attach_staged(&self, gpu: Option<Arc<Gpu>>, why: &str) -> Result<Attached> {
         let inner = &self.inner;
-        let own =
-            Introduction { has_gpu: gpu.is_some(), channels: inner.config.gpu_channels.max(1) };
+        let (wants_direct, insists) = inner.config.wants_gpu_direct();
+        let own = Introduction {
+            has_gpu: gpu.is_some(),
+            channels: inner.config.gpu_channels.max(1),
+            wants_direct,
+            against_direct: self.against_direct(gpu.is_some()),
+        };
         let all: Vec<Introduction> = self.tell_all(&own)?;
         if all.iter().all(|one| !one.has_gpu) {
             return Ok(Attached::Not(why.to_owned()));
@@ -47,12 +62,27 @@ impl Communicator {
             health: inner.control.health(),
             channels,
             why,
+            direct: may_be_direct(&all),
         });
-        let refusal = made.as_ref().err().map(ToString::to_string);
-        let refusals: Vec<Option<String>> = self.tell_all(&refusal)?;
-        let first = (0_u32..).zip(refusals).find_map(|(rank, cause)| Some((rank, cause?)));
-        Ok(match (first, made) {
-            (None, Ok(rank)) => {
+        let outcome = match &made {
+            Ok(rank) => Outcome { refused: None, not_direct: rank.direct_refusal() },
+            Err(fault) => Outcome { refused: Some(fault.to_string()), not_direct: None },
+        };
+        let outcomes: Vec<Outcome> = self.tell_all(&outcome)?;
+        let first = |of: fn(&Outcome) -> &Option<String>| {
+            let mut all = (0_u32..).zip(&outcomes);
+            all.find_map(|(rank, one)| Some((rank, of(one).clone()?)))
+        };
+        let direct = match (may_be_direct(&all), first(|one| &one.not_direct)) {
+            (Ok(()), Some((rank, why))) => Err(format!("rank {rank}: {why}")),
+            (settled, _) => settled,
+        };
+        if let (true, Err(why)) = (insists, &direct) {
+            return Err(Error::usage(format!("RINGWAY_REQUIRE=gdr is not met: {why}")));
+        }
+        Ok(match (first(|one| &one.refused), made) {
+            (None, Ok(mut rank)) => {
+                rank.settle_direct(direct);
                 let alarm = rank.alarm().clone();
                 Attached::Staged { rank: Box::new(Mutex::new(rank)), alarm }
             }
@@ -63,6 +93,39 @@ impl Communicator {
         })
     }
 
+    /// What stands against it that adapters reach this rank's GPU memory, as far as is known before it is tried.
+    fn against_direct(&self, has_gpu: bool) -> Option<String> {
+        let inner = &self.inner;
+        if !has_gpu {
+            return Some("it has no GPU".to_owned());
+        }
+        if inner.config.checksum {
+            return Some("RINGWAY_CHECKSUM=1 has the processor read all that is sent".to_owned());
+        }
+        let others = (0..self.size()).filter(|peer| *peer != self.rank());
+        let desk = self.desk();
+        for peer in others {
+            if inner.hosts[peer as usize] == inner.hosts[self.rank() as usize] {
+                return Some(format!(
+                    "it shares memory with rank {peer}; RINGWAY_TRANSPORT=verbs has adapters go inside hosts too"
+                ));
+            }
+            if let Err(why) = desk.engine.rdma.reaches(peer) {
+                return Some(format!("it does not reach rank {peer} by RDMA: {why}"));
+            }
+        }
+        None
+    }
+
+    /// Sees to it that what came is there for kernels, where it is in GPU memory.
+    fn flush(&self, outputs: &[Area]) -> Result<()> {
+        for area in outputs.iter().filter(|area| area.bytes > 0) {
+            let flushed = self.inner.regions.flush(area.address);
+            flushed.map_err(|why| Error::system("what came to GPU memory", why))?;
+        }
+        Ok(())
+    }
+
     fn tell_all<T: Serialize + for<'de> Deserialize<'de>>(&self, own: &T) -> Result<Vec<T>> {
         let unreadable = |error: serde_json::Error| {
             Error::internal(format!("cannot tell other ranks of a GPU: {error}"))
@@ -71,6 +134,22 @@ impl Communicator {
         let all = self.all_gather_blobs(&blob)?;
         all.iter().map(|blob| serde_json::from_slice(blob).map_err(unreadable)).collect()
     }
+}
+
+/// Whether adapters may be tried on GPU memory, by what all ranks say; an empty reason where nobody asks for it.
+fn may_be_direct(all: &[Introduction]) -> std::result::Result<(), String> {
+    if all.iter().all(|one| !one.wants_direct) {
+        return Err(String::new());
+    }
+    for (rank, one) in all.iter().enumerate() {
+        if !one.wants_direct {
+            return Err(format!("RINGWAY_GPUDIRECT is not set for rank {rank}"));
+        }
+        if let Some(why) = &one.against_direct {
+            return Err(format!("rank {rank}: {why}"));
+        }
+    }
+    Ok(())
 }
 
 impl Channel for Communicator {
@@ -88,7 +167,8 @@ impl Channel for Communicator {
         let input = Area { address: input, bytes: from };
         let output = Area { address: output, bytes: to };
         // The caller promises both areas until this returns.
-        self.call_now(call, Buffers::Apart(input, output))
+        self.call_now(call, Buffers::Apart(input, output))?;
+        self.flush(&[output])
     }
 
     unsafe fn exchange(&self, pieces: &[MessagePiece]) -> Result<()> {
@@ -101,14 +181,47 @@ impl Channel for Communicator {
         };
         let parts: Vec<MessagePart> = pieces.iter().map(part).collect::<Result<_>>()?;
         // The caller promises all areas until this returns.
-        self.run_now(&[], &parts, None)
+        self.run_now(&[], &parts, None)?;
+        let received = parts.iter().filter(|part| !part.sends).map(|part| part.area);
+        self.flush(&received.take(1).collect::<Vec<_>>())
     }
 
     fn keep(&self, address: *mut u8, bytes: usize) {
         self.inner.regions.own(Area { address, bytes });
     }
 
+    fn adopt(&self, memory: &Arc<DirectMemory>) -> std::result::Result<String, String> {
+        self.inner.regions.adopt(memory, &|| memory.dmabuf(), &self.inner.config.rdma)
+    }
+
+    fn disown(&self) {
+        self.inner.regions.disown();
+    }
+
     fn abort(&self, reason: &str) {
         Self::abort(self, reason);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn adapters_are_tried_where_all_ranks_ask_and_nothing_stands_against_it() {
+        let rank = |wants_direct, against: Option<&str>| Introduction {
+            has_gpu: true,
+            channels: 1,
+            wants_direct,
+            against_direct: against.map(str::to_owned),
+        };
+        let may = |all: &[Introduction]| may_be_direct(all);
+        assert_eq!(may(&[rank(true, None), rank(true, None)]), Ok(()));
+        // Nobody asked: there is nothing to say.
+        assert_eq!(may(&[rank(false, None), rank(false, Some("x"))]), Err(String::new()));
+        let error = may(&[rank(true, None), rank(false, None)]).unwrap_err();
+        assert_eq!(error, "RINGWAY_GPUDIRECT is not set for rank 1");
+        let error = may(&[rank(true, None), rank(true, Some("it has no GPU"))]).unwrap_err();
+        assert_eq!(error, "rank 1: it has no GPU");
     }
 }

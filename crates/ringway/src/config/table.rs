@@ -110,8 +110,8 @@ pub(super) static TABLE: &[Entry] = &[
         |c| c.transport.to_string()),
     entry(TRANSPORT, "RINGWAY_REQUIRE", "list of shm, rdma, gdr, p2p, rails=N",
         "What the job insists on; anything worse, or a word that is not understood, is an error \
-         at start. This version can meet shm, rdma, and rails=N: so many network interfaces, side by \
-         side, between any two hosts.",
+         at start. This version can meet shm, rdma, gdr (when ranks meet on their GPUs), and rails=N: so many network \
+         interfaces, side by side, between any two hosts.",
         |c, v| put(&mut c.require, Ok(parse::words(v).into_iter().map(Requirement::parse).collect())),
         |c| list_or(&c.require, "nothing")),
     entry(TRANSPORT, "NCCL_SHM_DISABLE", "0 or 1",
@@ -145,6 +145,12 @@ pub(super) static TABLE: &[Entry] = &[
          communicators side by side, each with a thread of its own; the least of all ranks counts.",
         |c, v| put(&mut c.gpu_channels, parse::number(v, 1..=16)),
         |c| c.gpu_channels.to_string()),
+    entry(TRANSPORT, "RINGWAY_GPUDIRECT", "0 or 1",
+        "1: where GPU memory goes between hosts, adapters read and write it themselves (GPUDirect RDMA) in calls that only \
+         move values and in messages, if all ranks can; why not is in the log. Untested on hardware. RINGWAY_REQUIRE=gdr \
+         sets it too, and makes a refusal an error.",
+        |c, v| put(&mut c.gpu_direct, parse::boolean(v)),
+        |c| u8::from(c.gpu_direct).to_string()),
     entry(TRANSPORT, "RINGWAY_CUDA_LIBRARY", "path",
         "The CUDA driver's library; where unset libcuda.so.1, else HIP's runtime, is looked for.",
         |c, v| put(&mut c.cuda_library, Ok(Some(PathBuf::from(v)))),

@@ -60,6 +60,7 @@ fn good_values_are_taken_without_a_word() {
         ("RINGWAY_SINGLE_COPY", "0", "0"),
         ("RINGWAY_GPU", "no", "0"),
         ("RINGWAY_GPU_CHANNELS", "2", "2"),
+        ("RINGWAY_GPUDIRECT", "1", "1"),
         ("RINGWAY_CUDA_LIBRARY", "/opt/libcuda.so.1", "/opt/libcuda.so.1"),
         ("RINGWAY_NVRTC_LIBRARY", "/opt/libnvrtc.so", "/opt/libnvrtc.so"),
         ("CUDA_HOME", "/opt/cuda-12.8", "/opt/cuda-12.8"),
@@ -330,7 +331,11 @@ fn contradictions_stop_a_job() {
             &[("RINGWAY_LOCAL_SIZE", "5"), ("RINGWAY_SIZE", "4")],
             "RINGWAY_LOCAL_SIZE=5 does not fit RINGWAY_SIZE=4",
         ),
-        (&[("RINGWAY_REQUIRE", "shm,gdr")], "RINGWAY_REQUIRE=gdr cannot be met: ringway "),
+        (&[("RINGWAY_REQUIRE", "shm,p2p")], "RINGWAY_REQUIRE=p2p cannot be met: ringway "),
+        (
+            &[("RINGWAY_REQUIRE", "gdr"), ("NCCL_NET", "Socket")],
+            "RINGWAY_REQUIRE=gdr contradicts NCCL_NET=Socket",
+        ),
         (
             &[("RINGWAY_REQUIRE", "smh")],
             "RINGWAY_REQUIRE=smh cannot be met: not one of shm, rdma, gdr, p2p, rails=N (did you mean shm?)",

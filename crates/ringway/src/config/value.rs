@@ -412,8 +412,8 @@ impl Requirement {
     #[must_use]
     pub fn why_impossible(&self) -> Option<String> {
         let missing = match self {
-            Self::Shm | Self::Rdma | Self::Rails(_) => return None,
-            Self::Gdr | Self::P2p => "moves host memory only",
+            Self::Shm | Self::Rdma | Self::Gdr | Self::Rails(_) => return None,
+            Self::P2p => "does not compare how GPUs of a host reach each other",
             Self::Unknown(word) => {
                 let names = ["shm", "rdma", "gdr", "p2p", "rails=N"].into_iter();
                 return Some(parse::not_one_of(word, names));

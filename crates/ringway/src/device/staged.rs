@@ -16,6 +16,9 @@
 //! the chunks in the same order. How often a slot was used is in device memory and a request holds the whole
 //! call, so a captured launch can be replayed with nobody on the host knowing of it.
 //!
+//! Where adapters reach GPU memory (GPUDirect RDMA) the slots are there a second time. Calls that only move values, and
+//! messages, go through those: the same host calls, in which adapters move the values and no processor touches them.
+//!
 //! The host folds, as it does for host memory: at level `shape` the bits are those of host ranks. A rank
 //! without a GPU takes part from its own memory.
 //!
@@ -34,13 +37,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use self::desk::Desk;
+use self::desk::{Desk, Direct};
 use self::layout::{CollectiveLaunch, MessagesLaunch, PIECES, Piece, Place, SLOTS_MOST, Shape};
 use self::proxy::Threads;
 use self::uneven::Step;
 use super::Fault;
 use super::export;
-use super::gpu::{Gpu, Memory, Stream, memory_of};
+use super::gpu::{DirectMemory, Gpu, Memory, Stream, memory_of};
 use super::kernels::{Kernels, Kind};
 use super::messages::Messages;
 use super::order::Order;
@@ -94,6 +97,16 @@ pub(crate) trait Channel: Debug + Send + Sync {
     /// Memory that calls will be made on: it stays as long as any are, so adapters may be told of it once.
     fn keep(&self, address: *mut u8, bytes: usize);
 
+    /// GPU memory that calls will be made on, of which adapters are told now. Such a call only moves values, and what
+    /// goes from this rank to itself is where it belongs before; what has come is there for kernels when the call returns.
+    ///
+    /// # Errors
+    /// Why adapters do not reach it; else by which way they do.
+    fn adopt(&self, memory: &Arc<DirectMemory>) -> std::result::Result<String, String>;
+
+    /// Adapters forget such memory, on which no call was made.
+    fn disown(&self);
+
     /// Ends calls under way, here and on the other ranks.
     fn abort(&self, reason: &str);
 }
@@ -139,6 +152,8 @@ pub(crate) struct StagedSetup<'a> {
     pub(crate) channels: Vec<Box<dyn Channel>>,
     /// Why not directly.
     pub(crate) why: &'a str,
+    /// Whether adapters are to reach GPU memory, or why they do not.
+    pub(crate) direct: std::result::Result<(), String>,
 }
 
 /// A rank's end of a communicator whose ranks do not map each other's memory.
@@ -148,6 +163,8 @@ pub(crate) struct StagedRank {
     ranks: u32,
     without: u32,
     why: String,
+    /// GPU memory that this rank's adapters reach, until all ranks have said whether theirs do; or why they do not.
+    direct: std::result::Result<Option<Direct>, String>,
     limit: Duration,
     alarm: Alarm,
     watch: Threads,
@@ -168,15 +185,18 @@ struct Device {
 impl StagedRank {
     /// Takes the memory and starts the threads.
     pub(crate) fn new(setup: StagedSetup<'_>) -> std::result::Result<Self, Fault> {
-        let StagedSetup { config, rank, ranks, gpu, without, health, channels, why } = setup;
+        let StagedSetup { config, rank, ranks, gpu, without, health, channels, why, direct } =
+            setup;
         let channels: Channels = channels.into();
         if channels.is_empty() || channels.len() > CHANNELS_MOST {
             return Err(Fault::Other(format!("{} channels", channels.len())));
         }
+        let mut direct = direct.map(|()| None);
         let device = match gpu {
             None => None,
             Some(gpu) => {
                 let desk = Arc::new(Desk::new(&gpu, &channels, health)?);
+                direct = direct.and_then(|_| desk.take_direct().map(Some));
                 let mut kernels = Kernels::new(&gpu, config);
                 // Now, not in a capture.
                 kernels.get(Kind::Staged)?;
@@ -198,6 +218,7 @@ impl StagedRank {
             ranks,
             without,
             why: why.to_owned(),
+            direct,
             limit: config.timeout,
             alarm,
             watch,
@@ -239,7 +260,32 @@ impl StagedRank {
             0 => String::new(),
             count => format!(", {count} of {} ranks without a GPU", self.ranks),
         };
-        format!("{gpu} over {} channels{without}, because {}", self.channels.len(), self.why)
+        let ways = self.device.as_ref().and_then(|device| device.desk.ways());
+        let direct = match (ways, &self.direct) {
+            (Some(ways), _) => format!(
+                "; what is only moved goes by adapters from GPU memory to GPU memory ({ways})"
+            ),
+            (None, Err(why)) if !why.is_empty() => format!("; no GPUDirect RDMA: {why}"),
+            _ => String::new(),
+        };
+        let channels = self.channels.len();
+        format!("{gpu} over {channels} channels{without}, because {}{direct}", self.why)
+    }
+
+    /// Why adapters do not reach the GPU memory of this rank; nothing where they do.
+    pub(crate) fn direct_refusal(&self) -> Option<String> {
+        self.direct.as_ref().err().cloned()
+    }
+
+    /// What all ranks have come to: adapters move GPU memory from now on, or do not, and why.
+    pub(crate) fn settle_direct(&mut self, agreed: std::result::Result<(), String>) {
+        let taken = std::mem::replace(&mut self.direct, agreed.clone().map(|()| None));
+        let Some(device) = &self.device else { return };
+        match (agreed, taken) {
+            (Ok(()), Ok(Some(direct))) => device.desk.use_direct(direct),
+            (Err(_), Ok(_)) => device.desk.leave_direct(),
+            _ => {}
+        }
     }
 
     /// Enqueues calls on the first of some streams, in the order given, messages last, and returns. Among
@@ -313,7 +359,11 @@ impl Device {
                     Step::Call(call, input, output) => {
                         let shape = Shape::of(&call, rank, ranks, slots)?;
                         check_addresses(&call, &shape, (input, output))?;
-                        self.collective(stream, &call, &shape, (input, output, *scalar))?;
+                        let direct = shape.suits_adapters(&call, ranks);
+                        let direct = self.desk.direct_place().filter(|_| direct);
+                        let own = direct.map(|place| (place, Shape::own(&call, rank)));
+                        let buffers = (input, output, *scalar);
+                        self.collective(stream, &call, (&shape, own), buffers)?;
                     }
                     Step::Messages(work) => self.messages(stream, (rank, ranks), &work)?,
                 }
@@ -335,17 +385,21 @@ impl Device {
         &mut self,
         stream: Stream,
         call: &Call,
-        shape: &Shape,
+        (shape, direct): (&Shape, Option<(Place, u32)>),
         (input, output, scalar): (Address, Address, Option<Address>),
     ) -> std::result::Result<(), Fault> {
         let scalar = scalar.filter(|_| call.collective.reduces() && call.op == ReduceOp::PreMulSum);
         let slot_count = u32::try_from(self.desk.slot_count).unwrap_or(u32::MAX);
+        let (place, own, told) = match direct {
+            Some((place, own)) => (place, own, layout::tell_in_gpu(call)),
+            None => (self.desk.place(), layout::NOBODY, layout::tell(call, scalar.is_some())),
+        };
         let argument = CollectiveLaunch {
-            place: self.desk.place(),
+            place,
             input,
             output,
             factor: scalar.unwrap_or(0),
-            told: layout::tell(call, scalar.is_some()),
+            told,
             block_bytes: shape.block_bytes,
             chunk_bytes: shape.chunk_bytes,
             input_pieces: shape.input_pieces,
@@ -353,13 +407,13 @@ impl Device {
             chunks: shape.chunks,
             slot_count,
             value_bytes: u32::try_from(call.data_type.size()).unwrap_or(1),
-            unused: 0,
+            own,
         };
         let blocks = shape.chunks.min(slot_count);
         self.launch(Kind::Staged, (blocks, shape.chunks as usize), stream, &argument)
     }
 
-    /// Messages of a group, in waves that fit pinned memory.
+    /// Messages of a group, in waves that fit the memory they go through.
     fn messages(
         &mut self,
         stream: Stream,
@@ -370,7 +424,11 @@ impl Device {
         for (to, from, bytes) in messages.own(rank)? {
             export::copy(&self.gpu, to, from, bytes, stream)?;
         }
-        let waves = waves::waves(waves::parts(&messages, rank));
+        let room = match self.desk.ways() {
+            Some(_) => waves::IN_GPU_BYTES_MOST,
+            None => waves::WAVE_BYTES_MOST,
+        };
+        let waves = waves::waves(waves::parts(&messages, rank), room);
         // All of them in the same memory: one after another.
         let most = waves.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         if waves.is_empty() {

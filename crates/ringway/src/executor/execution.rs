@@ -35,6 +35,8 @@ pub(crate) struct Prepared {
     /// For each peer how often each flag is raised here, as waited for.
     pub(crate) received: Vec<(Rank, Vec<(Flag, u32)>)>,
     operands_most: usize,
+    /// Whether all it does with buffers is to put them to other ranks and to copy from the input to the output.
+    pub(crate) only_moves: bool,
 }
 
 impl Prepared {
@@ -78,7 +80,20 @@ impl Prepared {
             })
             .max()
             .unwrap_or(0);
-        Self { plan, lane_parts, peers, received, operands_most }
+        let only_moves = plan.lanes.iter().flatten().all(only_moves);
+        Self { plan, lane_parts, peers, received, operands_most, only_moves }
+    }
+}
+
+fn only_moves(step: &Step) -> bool {
+    let is_buffer = |region: Region| matches!(region, Region::Input(_) | Region::Output(_));
+    match *step {
+        Step::Put { source, target, .. } => is_buffer(source.region) && is_buffer(target.region),
+        Step::Copy { source, target } => {
+            matches!((source.region, target.region), (Region::Input(_), Region::Output(_)))
+        }
+        Step::Signal { .. } | Step::Wait { .. } => true,
+        Step::Reduce { .. } | Step::Get { .. } | Step::Show { .. } | Step::See { .. } => false,
     }
 }
 
@@ -130,6 +145,8 @@ struct State {
     operands: Vec<reduce::Operand>,
     /// Whether peers were told where the buffers are.
     exposed: bool,
+    /// Whether the buffers are a device's.
+    foreign: bool,
 }
 
 // SAFETY: the operand list holds addresses of the buffers the execution was begun on; they stay
@@ -151,7 +168,8 @@ impl Execution {
         let tag = OperationTag { sequence: 0, tag: 0 };
         let context = Context::Collective;
         let exposed = false;
-        let state = State { buffers, parts, context, tag, lanes, operands, exposed };
+        let foreign = false;
+        let state = State { buffers, parts, context, tag, lanes, operands, exposed, foreign };
         Self { prepared, neighbours, unmet, operations: 0, ready: 0, state }
     }
 
@@ -177,8 +195,15 @@ impl Execution {
         (state.buffers.scratch, state.buffers.scratch_base) = (scratch, scratch_base);
         (state.context, state.tag) = (context, tag);
         state.lanes.fill(LaneState::default());
-        state.exposed = false;
+        (state.exposed, state.foreign) = (false, false);
         (self.operations, self.ready) = (operations, 0);
+    }
+
+    /// Says of what was begun that its buffers are a device's, which the processor does not reach: what the plan
+    /// copies from this rank's input to its output is there already.
+    pub(crate) fn leave_copies(&mut self) {
+        assert!(self.prepared.only_moves, "a plan that computes, on a device's memory");
+        self.state.foreign = true;
     }
 
     /// The factor of each rank's input in a part that is a pre-multiplied sum.
@@ -358,6 +383,8 @@ impl State {
                 let to = self.address(part, &target, fabric);
                 fabric.get(peer, self.tag, source, (to, self.bytes(part, &target)))?;
             }
+            // Whoever wrote the input has written these to the output too.
+            Step::Copy { .. } if self.foreign => {}
             Step::Copy { source, target } => {
                 self.settle_before(part, &source, fabric);
                 let from = self.address(part, &source, fabric);
@@ -465,3 +492,33 @@ fn prefetch(line: *const u8) {
 /// Asks for a cache line, where the processor can be asked.
 #[cfg(not(target_arch = "x86_64"))]
 fn prefetch(_line: *const u8) {}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::plan::algorithm::Algorithm;
+    use crate::plan::build::{Context, Tuning};
+    use crate::plan::problem::Problem;
+    use crate::plan::types::Collective;
+
+    #[test]
+    fn direct_plans_between_hosts_only_move() {
+        let plan = |algorithm: Algorithm, collective, hosts: &[u32]| {
+            let problem = Problem::new(collective, 3, 50_000, DataType::F32);
+            let context = Context { problem: &problem, rank: 1, hosts, tuning: Tuning::default() };
+            Prepared::new(algorithm.build(context))
+        };
+        let (apart, together) = ([0, 1, 2], [0, 1, 1]);
+        for collective in [
+            Collective::AllGather,
+            Collective::AllToAll,
+            Collective::Broadcast,
+            Collective::Gather,
+            Collective::Scatter,
+        ] {
+            assert!(plan(Algorithm::Direct, collective, &apart).only_moves, "{collective}");
+        }
+        assert!(!plan(Algorithm::Direct, Collective::AllGather, &together).only_moves);
+        assert!(!plan(Algorithm::TwoShot, Collective::AllReduce, &apart).only_moves);
+    }
+}

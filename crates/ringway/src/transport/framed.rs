@@ -57,7 +57,7 @@ impl Current {
     fn direct(&self, request: &PutRequest) -> Option<&Arc<Exposure>> {
         let (tag, exposed) = &self.exposed;
         let is_now = Some(tag.sequence) == self.sequence && tag.tag == self.tags.1;
-        if !is_now || request.bytes < DIRECT_LEAST {
+        if !is_now {
             return None;
         }
         let (address, bytes) = (request.source.addr(), request.bytes);
@@ -143,8 +143,15 @@ impl<S: Stream> FramedLink<S> {
     fn expose(&mut self, context: Context, beginning: &Beginning<'_>) {
         let outputs = (0..).zip(beginning.outputs).map(|(at, area)| (Region::Output(at), *area));
         let targets = outputs.chain([(Region::Scratch, beginning.scratch)]);
-        let is_long = |area: &Area| area.bytes >= EXPOSED_LEAST;
-        for (region, area) in targets.filter(|(_, area)| is_long(area)) {
+        // A device's memory in any case: nothing else reaches it as well.
+        let is_worth = |link: &Self, area: &Area| {
+            area.bytes >= EXPOSED_LEAST
+                || area.bytes > 0 && link.connections[0].is_foreign(area.address)
+        };
+        for (region, area) in targets {
+            if !is_worth(self, &area) {
+                continue;
+            }
             let Some(exposure) = self.connections[0].expose(area) else { continue };
             let mut header = self.header(Kind::Expose, context, None);
             let payload = exposure.encode();
@@ -154,8 +161,8 @@ impl<S: Stream> FramedLink<S> {
             let _sent = self.connections[0].queue(&header, &payload);
             self.contexts[context as usize].known.push(area);
         }
-        for area in beginning.inputs.iter().filter(|area| is_long(area)) {
-            if self.connections[0].expose(*area).is_some() {
+        for area in beginning.inputs {
+            if is_worth(self, area) && self.connections[0].expose(*area).is_some() {
                 self.contexts[context as usize].known.push(*area);
             }
         }
@@ -290,7 +297,20 @@ impl<S: Stream> Link for FramedLink<S> {
         header.target = request.target;
         header.bytes = request.bytes as u64;
         let index = self.connection(request.lane);
-        let direct = self.contexts[request.context as usize].direct(request);
+        let connection = &self.connections[index];
+        let foreign = request.bytes > 0 && connection.is_foreign(request.source);
+        let current = &self.contexts[request.context as usize];
+        let may = foreign || request.bytes >= DIRECT_LEAST;
+        let direct = may.then(|| current.direct(request)).flatten();
+        if foreign && direct.is_none() && *cursor == 0 {
+            if let Some(cause) = connection.ended() {
+                return Err(self.broken(cause));
+            }
+            // The peer says where, when it comes to it; unless what is held stands before its word.
+            if !connection.is_held() {
+                return Ok(false);
+            }
+        }
         let put = Put {
             owner: (request.context, request.lane),
             header: &header,
@@ -413,3 +433,6 @@ impl<S: Stream> Link for FramedLink<S> {
         &self.description
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 pub(crate) mod adapter;
 mod arrive;
 mod flow;
+mod foreign;
 mod keeper;
 mod monitor;
 mod near;

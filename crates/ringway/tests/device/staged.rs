@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use ringway::config::Config;
+use ringway::config::{Config, Source};
 use ringway::device::{Buffer, DeviceStream, Stream};
 use ringway::plan::problem::{Counts, Problem};
 use ringway::plan::types::Level;
@@ -20,7 +20,20 @@ fn hosts<R: Send + 'static>(
     without: &[u32],
     body: impl Fn(&Communicator) -> R + Send + Sync + 'static,
 ) -> Vec<R> {
-    let Some(config) = world::config() else { return Vec::new() };
+    hosts_with(hosts, without, &[], body)
+}
+
+/// The same with settings.
+fn hosts_with<R: Send + 'static>(
+    hosts: &[u32],
+    without: &[u32],
+    settings: &[(&str, &str)],
+    body: impl Fn(&Communicator) -> R + Send + Sync + 'static,
+) -> Vec<R> {
+    let Some(mut config) = world::config() else { return Vec::new() };
+    for (name, value) in settings {
+        config.set(name, value, Source::Default).unwrap();
+    }
     let ranks = u32::try_from(hosts.len()).unwrap();
     let id = Communicator::unique_id(&Config::default()).unwrap();
     let (done, waits) = channel();
@@ -303,6 +316,36 @@ fn counts_for_each_rank_have_the_bytes_of_the_host() {
 #[test]
 fn counts_for_each_rank_are_those_of_ranks_without_a_gpu_too() {
     hosts(&[0, 1, 1], &[2], uneven);
+}
+
+/// Where adapters were to reach GPU memory and do not, the reason is told, and calls go through pinned memory.
+#[test]
+fn without_rdma_there_is_no_gpudirect() {
+    let told = hosts_with(
+        &[0, 1, 1],
+        &[],
+        &[("RINGWAY_GPUDIRECT", "1"), ("NCCL_IB_DISABLE", "1")],
+        |comm| {
+            every_collective(comm, &Side::of(comm));
+            comm.gpu_path().unwrap()
+        },
+    );
+    for path in told {
+        let why = "no GPUDirect RDMA: rank 0: it does not reach rank 1 by RDMA: ";
+        assert!(path.contains(why) && path.contains("NCCL_IB_DISABLE=1"), "{path}");
+    }
+    let told = hosts_with(&[0, 0, 0], &[1], &[("RINGWAY_GPUDIRECT", "1")], |comm| {
+        comm.gpu_path().unwrap()
+    });
+    for path in told {
+        let why =
+            "no GPUDirect RDMA: rank 0: it shares memory with rank 1; RINGWAY_TRANSPORT=verbs";
+        assert!(path.contains(why), "{path}");
+    }
+    // Nobody asks, nobody is told.
+    for path in hosts(&[0, 1], &[], |comm| comm.gpu_path().unwrap()) {
+        assert!(!path.contains("GPUDirect"), "{path}");
+    }
 }
 
 #[test]

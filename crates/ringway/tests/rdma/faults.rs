@@ -29,7 +29,7 @@ fn config(rank: u32, more: &[(&str, &str)]) -> Config {
 }
 
 /// Mends both rails, however a test ends.
-struct Mended;
+pub(crate) struct Mended;
 
 impl Drop for Mended {
     fn drop(&mut self) {

@@ -28,7 +28,7 @@ fn the_fake_driver_compiles() {
     }
 }
 
-fn with_gpu(cuda: &fakes::Cuda, mut config: Config) -> Config {
+pub(crate) fn with_gpu(cuda: &fakes::Cuda, mut config: Config) -> Config {
     config.cuda_library = Some(cuda.driver.clone());
     config.nvrtc_library = Some(cuda.nvrtc.clone());
     config

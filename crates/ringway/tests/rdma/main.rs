@@ -15,6 +15,7 @@ mod direct;
 mod fakes;
 mod faults;
 mod gpu;
+mod gpudirect;
 #[path = "../world/harness.rs"]
 mod harness;
 mod machine;

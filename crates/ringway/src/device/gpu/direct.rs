@@ -32,6 +32,14 @@ unsafe impl ForeignMemory for DirectMemory {
     fn range(&self) -> (u64, usize) {
         (self.memory.address(), self.memory.bytes())
     }
+
+    fn fetch(&self, address: u64, target: &mut [u8]) -> std::result::Result<(), String> {
+        self.read(self.offset(address), target).map_err(|error| error.to_string())
+    }
+
+    fn store(&self, address: u64, source: &[u8]) -> std::result::Result<(), String> {
+        self.write(self.offset(address), source).map_err(|error| error.to_string())
+    }
 }
 
 impl DirectMemory {
@@ -61,6 +69,21 @@ impl DirectMemory {
     /// When there are not as many, or the driver refuses.
     pub(crate) fn read(&self, offset: usize, to: &mut [u8]) -> Result<()> {
         Ok(self.memory.gpu.read(to, self.place(offset, to.len())?)?)
+    }
+
+    /// Where an address of the device's is in it; past its end for one that is not.
+    fn offset(&self, address: Address) -> usize {
+        let offset = address.checked_sub(self.memory.address());
+        offset.and_then(|offset| usize::try_from(offset).ok()).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    /// Where kernels find it.
+    pub(crate) fn address(&self) -> Address {
+        self.memory.address()
     }
 
     fn place(&self, offset: usize, bytes: usize) -> Result<Address> {

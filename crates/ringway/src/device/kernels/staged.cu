@@ -1,4 +1,5 @@
-// Calls that the host makes: blocks copy input to pinned memory, ask, wait, and copy the result out.
+// Calls that the host makes: blocks copy input to pinned memory, ask, wait, and copy the result out. Where adapters reach
+// GPU memory themselves the slots are there, and nobody on the host touches a value: what goes from a rank to itself is copied here.
 //
 // The Rust side (device/staged/layout.rs) lays out the structures below; both sides must agree to the byte.
 // arithmetic.h and memory.h stand in front of this file. Nothing is computed here: the host folds.
@@ -8,6 +9,7 @@
 // Every wait looks at the abort word.
 
 #define RW_PIECES 96
+#define RW_NOBODY 0xffffffffu
 
 // A slot's words. The first line is the kernel's, the second the host's.
 struct rw_slot {
@@ -43,7 +45,7 @@ struct rw_staged {
   u32 input_pieces, output_pieces;
   u32 chunks, slot_count;
   u32 value_bytes;
-  u32 unused;
+  u32 own;             // output piece << 16 | input piece of what goes from this rank to itself; RW_NOBODY where the host copies it
 };
 
 struct rw_piece {
@@ -171,7 +173,13 @@ RW_KERNEL(ringway_staged, rw_staged) {
     u64 offset = chunk * launch.chunk_bytes;
     u64 bytes = launch.block_bytes - offset < launch.chunk_bytes ? launch.block_bytes - offset : launch.chunk_bytes;
     rw_move_pieces(in, bytes, launch.input + offset, launch.block_bytes, bytes, launch.input_pieces);
+    // All have copied the last result out.
     __syncthreads();
+    if (launch.own != RW_NOBODY) {
+      u64 from = launch.input + (launch.own & 0xffff) * launch.block_bytes + offset;
+      rw_move(out + (launch.own >> 16) * bytes, from, bytes, threadIdx.x, blockDim.x);
+      __syncthreads();
+    }
     number++;
     if (threadIdx.x == 0) {
       for (u32 i = 0; i < 5; i++) rw_store_relaxed(&slot->told[i], launch.told[i]);

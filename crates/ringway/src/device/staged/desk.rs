@@ -5,15 +5,17 @@
 #![allow(unsafe_code, reason = "words and bytes in pinned memory that kernels write")]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::layout::{
-    Asked, DESK_BYTES, PIECES, PartWords, Place, SLOT_BYTES, SLOTS_MOST, SlotWords, read,
+    Asked, DESK_BYTES, PIECES, PartWords, Place, SLOT_BYTES, SLOTS_MOST, STAGED_IN_GPU, SlotWords,
+    read,
 };
+use super::waves::IN_GPU_BYTES_MOST;
 use super::{Channel, Channels, MessagePiece, SLOTS};
 use crate::control::{Health, Report};
 use crate::device::Fault;
-use crate::device::gpu::{DeviceMemory, Gpu, PinnedMemory};
+use crate::device::gpu::{DeviceMemory, DirectMemory, Gpu, PinnedMemory};
 use crate::device::station::Words;
 use crate::error::{Error, Result};
 
@@ -22,6 +24,15 @@ use crate::error::{Error, Result};
 struct Staging {
     memory: PinnedMemory,
     bytes: u64,
+}
+
+/// GPU memory that adapters reach: the slots of pinned memory once more, then room for messages.
+#[derive(Debug)]
+pub(super) struct Direct {
+    memory: Arc<DirectMemory>,
+    messages_at: u64,
+    /// By which way each adapter reaches it, in words.
+    ways: String,
 }
 
 /// What a rank's kernels and proxies share.
@@ -33,6 +44,8 @@ pub(super) struct Desk {
     /// Words of all slots, then the parts of messages.
     slots: PinnedMemory,
     data: PinnedMemory,
+    /// Set once all ranks have theirs.
+    direct: OnceLock<Direct>,
     numbers: DeviceMemory,
     pub(super) slot_count: usize,
     /// Those of messages; the last is in use, the others may be named by captured launches.
@@ -62,6 +75,7 @@ impl Desk {
             words: Words::new(gpu)?,
             slots: gpu.pinned(PARTS_AT + PIECES * size_of::<PartWords>())?,
             data,
+            direct: OnceLock::new(),
             numbers: gpu.alloc(DESK_BYTES)?,
             slot_count,
             stagings: Mutex::default(),
@@ -71,7 +85,43 @@ impl Desk {
         })
     }
 
-    /// Where kernels find it.
+    /// Takes GPU memory and lets the adapters of all channels reach it. It is used when [`Desk::use_direct`] says so.
+    ///
+    /// # Errors
+    /// Why they do not.
+    pub(super) fn take_direct(&self) -> std::result::Result<Direct, String> {
+        let messages_at = 2 * self.slot_count as u64 * SLOT_BYTES;
+        let bytes = usize::try_from(messages_at + IN_GPU_BYTES_MOST).unwrap_or(usize::MAX);
+        let memory = DirectMemory::new(&self.gpu, bytes).map_err(|error| error.to_string())?;
+        let mut ways = String::new();
+        for channel in &*self.channels {
+            match channel.adopt(&memory) {
+                Ok(words) => ways = words,
+                Err(why) => {
+                    self.leave_direct();
+                    return Err(format!("{}: {why}", memory.name()));
+                }
+            }
+        }
+        Ok(Direct { memory, messages_at, ways })
+    }
+
+    /// All ranks have taken such memory: calls may use it.
+    pub(super) fn use_direct(&self, direct: Direct) {
+        let _first = self.direct.set(direct);
+    }
+
+    /// Not all have: adapters forget it.
+    pub(super) fn leave_direct(&self) {
+        self.channels.iter().for_each(|channel| channel.disown());
+    }
+
+    /// By which ways adapters reach GPU memory, where they do.
+    pub(super) fn ways(&self) -> Option<&str> {
+        self.direct.get().map(|direct| direct.ways.as_str())
+    }
+
+    /// Where kernels find it, with slots in pinned memory.
     pub(super) fn place(&self) -> Place {
         Place {
             report: self.words.address(),
@@ -80,6 +130,12 @@ impl Desk {
             data: self.data.address(),
             slot_bytes: SLOT_BYTES,
         }
+    }
+
+    /// The same with slots in GPU memory, where there are any.
+    pub(super) fn direct_place(&self) -> Option<Place> {
+        let direct = self.direct.get()?;
+        Some(Place { data: direct.memory.address(), ..self.place() })
     }
 
     /// Where kernels describe messages.
@@ -93,7 +149,8 @@ impl Desk {
 
     /// Bytes of device memory.
     pub(super) fn device_bytes(&self) -> u64 {
-        self.numbers.bytes() as u64
+        let direct = self.direct.get().map_or(0, |direct| direct.memory.bytes());
+        (self.numbers.bytes() + direct) as u64
     }
 
     pub(super) fn slot(&self, at: usize) -> &SlotWords {
@@ -106,6 +163,9 @@ impl Desk {
 
     /// Memory for messages of so many bytes: its number and where kernels see it.
     pub(super) fn staging(&self, bytes: u64) -> std::result::Result<(u64, u64), Fault> {
+        if let Some(direct) = self.direct.get() {
+            return Ok((STAGED_IN_GPU, direct.memory.address() + direct.messages_at));
+        }
         let mut all = self.stagings.lock().unwrap_or_else(PoisonError::into_inner);
         if all.last().is_none_or(|last| last.bytes < bytes) {
             let bytes = bytes.next_power_of_two().max(1 << 20);
@@ -126,12 +186,14 @@ impl Desk {
         let told = std::array::from_fn(|i| slot.told[i].load(Ordering::Relaxed));
         let first = at % step;
         match read(&told) {
-            Some(Asked::Chunk { call, chunk, chunks }) => {
+            Some(Asked::Chunk { call, chunk, chunks, in_gpu }) => {
                 let bytes = usize::try_from(SLOT_BYTES).unwrap_or(usize::MAX);
-                let input = self.data.place().as_ptr().wrapping_add(2 * at * bytes);
+                let slots = if in_gpu { self.in_gpu(0)? } else { self.data.place().as_ptr() };
+                let input = slots.wrapping_add(2 * at * bytes);
                 let output = input.wrapping_add(bytes);
                 // SAFETY: input and output of a slot have SLOT_BYTES each, which `Shape` keeps chunks
-                // within (the channel compares), and the kernel leaves them alone until the reply.
+                // within (the channel compares), and the kernel leaves them alone until the reply. Memory
+                // of a GPU was adopted by the channel.
                 unsafe { channel.collective(&call, (input, bytes), (output, bytes)) }?;
                 let next = chunk as usize + step;
                 Ok(if next < chunks as usize { next % self.slot_count } else { first })
@@ -147,9 +209,21 @@ impl Desk {
         }
     }
 
+    /// An address in the GPU memory that adapters reach.
+    fn in_gpu(&self, offset: u64) -> Result<*mut u8> {
+        let direct = self.direct.get();
+        let direct = direct.ok_or_else(|| Error::internal("GPU memory that nobody took"))?;
+        let address = usize::try_from(direct.memory.address() + offset);
+        let address = address.map_err(|_| Error::internal("an address of more bits than here"))?;
+        Ok(std::ptr::with_exposed_provenance_mut(address))
+    }
+
     fn messages(&self, channel: &dyn Channel, staging: u64, parts: usize) -> Result<()> {
         let list = self.slots.place().as_ptr().wrapping_add(PARTS_AT).cast::<PartWords>();
-        let (memory, length) = {
+        let (memory, length) = if staging == STAGED_IN_GPU {
+            let at = self.direct.get().map_or(0, |direct| direct.messages_at);
+            (self.in_gpu(at)?, IN_GPU_BYTES_MOST)
+        } else {
             let all = self.stagings.lock().unwrap_or_else(PoisonError::into_inner);
             let found = usize::try_from(staging).ok().and_then(|at| all.get(at));
             let found = found.ok_or_else(|| Error::internal("messages in memory nobody took"))?;
@@ -169,7 +243,7 @@ impl Desk {
             pieces.push(MessagePiece { peer: part.peer, address, bytes, sends: part.sends == 1 });
         }
         // SAFETY: all pieces are inside of the memory, which is kept as long as `self`, and the kernel
-        // leaves it alone until the reply.
+        // leaves it alone until the reply. Memory of a GPU was adopted by the channel.
         unsafe { channel.exchange(&pieces) }
     }
 

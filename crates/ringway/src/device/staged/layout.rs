@@ -31,6 +31,15 @@ const CHUNK_BYTES_LEAST: u64 = 128 << 10;
 const MESSAGES: u64 = 0xff;
 /// The factor is the bits of a value, not those of a double.
 const FACTOR_IS_VALUE: u64 = 1 << 40;
+/// The slot's values are in GPU memory.
+const IN_GPU: u64 = 1 << 41;
+
+/// In place of the pieces that go from a rank to itself: the host copies them; `RW_NOBODY`.
+pub(super) const NOBODY: u32 = u32::MAX;
+
+/// Least bytes of a block that go by GPU memory: for fewer, adapters take longer to tell each other where than the host
+/// to copy them.
+const IN_GPU_LEAST: u64 = 16 << 10;
 
 /// A slot's words: `rw_slot`.
 #[repr(C)]
@@ -69,7 +78,8 @@ pub(super) struct CollectiveLaunch {
     pub(super) chunks: u32,
     pub(super) slot_count: u32,
     pub(super) value_bytes: u32,
-    pub(super) unused: u32,
+    /// Of what goes from this rank to itself, the piece of the output << 16 and that of the input.
+    pub(super) own: u32,
 }
 
 /// A message, or a part of one: `rw_piece`.
@@ -169,6 +179,35 @@ impl Shape {
         Ok(Self { block_bytes, chunk_bytes, chunks, input_pieces, output_pieces })
     }
 
+    /// Whether adapters may move the values of a call from GPU memory to GPU memory: nobody computes with them, and
+    /// there are enough. The same on all ranks.
+    pub(super) fn suits_adapters(&self, call: &Call, ranks: u32) -> bool {
+        let only_moves = matches!(
+            call.collective,
+            Collective::AllGather
+                | Collective::AllToAll
+                | Collective::Broadcast
+                | Collective::Gather
+                | Collective::Scatter
+        );
+        let free = matches!(call.algorithm, None | Some(Algorithm::Direct));
+        only_moves && free && ranks > 1 && self.block_bytes >= IN_GPU_LEAST
+    }
+
+    /// What goes from a rank to itself, as a launch tells it.
+    pub(super) fn own(call: &Call, rank: Rank) -> u32 {
+        let is_root = rank == call.root;
+        let (input, output) = match call.collective {
+            Collective::AllGather => (0, rank),
+            Collective::AllToAll => (rank, rank),
+            Collective::Broadcast if is_root => (0, 0),
+            Collective::Gather if is_root => (0, rank),
+            Collective::Scatter if is_root => (rank, 0),
+            _ => return NOBODY,
+        };
+        output << 16 | input
+    }
+
     /// Where a chunk begins in a piece, and its bytes.
     pub(super) fn chunk(&self, chunk: u32) -> (u64, u64) {
         let offset = u64::from(chunk) * self.chunk_bytes;
@@ -196,17 +235,29 @@ pub(super) fn tell(call: &Call, by_address: bool) -> [u64; 5] {
     [what, u64::from(call.root), deadline, 0, call.scalar.to_bits()]
 }
 
+/// A call as words whose values are in GPU memory: by the algorithm that puts them where they belong and does nothing else.
+pub(super) fn tell_in_gpu(call: &Call) -> [u64; 5] {
+    let mut call = call.clone();
+    call.algorithm = Some(Algorithm::Direct);
+    let mut words = tell(&call, false);
+    words[0] |= IN_GPU;
+    words
+}
+
 /// The word of messages.
 pub(super) const fn tell_messages() -> u64 {
     MESSAGES
 }
 
+/// In place of the number of a staging: messages are in GPU memory.
+pub(super) const STAGED_IN_GPU: u64 = u64::MAX;
+
 /// What a request asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Asked {
-    /// A chunk of a collective.
-    Chunk { call: Call, chunk: u32, chunks: u32 },
-    /// Messages in some pinned memory.
+    /// A chunk of a collective, in pinned or in GPU memory.
+    Chunk { call: Call, chunk: u32, chunks: u32, in_gpu: bool },
+    /// Messages in some pinned memory, or in GPU memory.
     Messages { staging: u64, parts: usize },
 }
 
@@ -240,7 +291,7 @@ pub(super) fn read(told: &[u64; 7]) -> Option<Asked> {
     };
     let chunk = u32::try_from(told[6] >> 32).ok()?;
     let chunks = u32::try_from(told[6] & 0xffff_ffff).ok()?;
-    Some(Asked::Chunk { call, chunk, chunks })
+    Some(Asked::Chunk { call, chunk, chunks, in_gpu: told[0] & IN_GPU != 0 })
 }
 
 /// A factor from the bits of a value; nothing for a whole number that a double cannot hold.
@@ -298,13 +349,43 @@ mod tests {
                 let told = [words[0], words[1], words[2], words[3], words[4], 7, 2 << 32 | 5];
                 let mut expected = call.clone();
                 expected.count = 7;
-                let chunk = Asked::Chunk { call: expected, chunk: 2, chunks: 5 };
-                assert_eq!(read(&told), Some(chunk));
+                let chunk = |call, in_gpu| Asked::Chunk { call, chunk: 2, chunks: 5, in_gpu };
+                assert_eq!(read(&told), Some(chunk(expected.clone(), false)));
+                let words = tell_in_gpu(&call);
+                let told = [words[0], words[1], words[2], words[3], words[4], 7, 2 << 32 | 5];
+                expected.algorithm = Some(Algorithm::Direct);
+                assert_eq!(read(&told), Some(chunk(expected, true)));
             }
         }
         let told = [tell_messages(), 4, 0, 0, 0, 9, 1];
         assert_eq!(read(&told), Some(Asked::Messages { staging: 4, parts: 9 }));
         assert_eq!(read(&[77; 7]), None);
+    }
+
+    #[test]
+    fn adapters_move_what_nobody_computes_with() {
+        let suits =
+            |call: &Call, ranks| Shape::of(call, 0, ranks, 12).unwrap().suits_adapters(call, ranks);
+        for collective in Collective::ALL.into_iter().filter(|one| *one != Collective::SendRecv) {
+            let call = Call::new(collective, DataType::F32, 4096).root(1);
+            let moves =
+                Algorithm::Direct.supports(&call.problem(3, Level::Run).unwrap(), &[0, 1, 2]);
+            assert_eq!(suits(&call, 3), moves.is_ok(), "{collective}");
+            assert!(!suits(&Call { root: 0, ..call.clone() }, 1), "{collective} of one rank");
+            assert!(!suits(&Call { count: 4095, ..call.clone() }, 3));
+            assert!(!suits(&Call { algorithm: Some(Algorithm::Ring), ..call.clone() }, 3));
+            // Who has both has something to keep, at one place of its input and one of its output.
+            for rank in 0..3 {
+                let shape = Shape::of(&call, rank, 3, 12).unwrap();
+                let own = Shape::own(&call, rank);
+                let (input, output) = (own & 0xffff, own >> 16);
+                let keeps = moves.is_ok() && shape.input_pieces > 0 && shape.output_pieces > 0;
+                assert_eq!(own != NOBODY, keeps, "{collective}, rank {rank}");
+                if keeps {
+                    assert!(input < shape.input_pieces && output < shape.output_pieces);
+                }
+            }
+        }
     }
 
     #[test]

@@ -10,8 +10,9 @@ use crate::plan::types::Rank;
 
 /// Bytes of a part.
 const PART_BYTES: u64 = 4 << 20;
-/// Bytes of a wave, at most.
+/// Bytes of a wave, at most: in pinned memory, which is taken when it is needed, and in GPU memory.
 pub(super) const WAVE_BYTES_MOST: u64 = 64 << 20;
+pub(super) const IN_GPU_BYTES_MOST: u64 = 16 << 20;
 
 /// All parts of a rank's messages to and from others, in their order; offsets are not set.
 pub(super) fn parts(messages: &Messages, rank: Rank) -> Vec<Piece> {
@@ -37,14 +38,14 @@ pub(super) fn parts(messages: &Messages, rank: Rank) -> Vec<Piece> {
     all.into_iter().map(|(_, piece)| piece).collect()
 }
 
-/// The parts in waves, each with the bytes of pinned memory that it takes. An offset has the same place in a
+/// The parts in waves of at most so many bytes, each with those that it takes. An offset has the same place in a
 /// line of 16 bytes as its address, so that copies go by lines.
-pub(super) fn waves(parts: Vec<Piece>) -> Vec<(Vec<Piece>, u64)> {
+pub(super) fn waves(parts: Vec<Piece>, most: u64) -> Vec<(Vec<Piece>, u64)> {
     let mut waves: Vec<(Vec<Piece>, u64)> = Vec::new();
     for mut piece in parts {
         let place = |taken: u64| taken.next_multiple_of(16) + piece.address % 16;
         let fits = |wave: &&mut (Vec<Piece>, u64)| {
-            wave.0.len() < PIECES && place(wave.1) + piece.bytes <= WAVE_BYTES_MOST
+            wave.0.len() < PIECES && place(wave.1) + piece.bytes <= most
         };
         match waves.last_mut().filter(|wave| fits(wave)) {
             Some((list, taken)) => {
@@ -93,11 +94,11 @@ mod tests {
     fn waves_fit_and_do_not_overlap() {
         let all = group(70, 3, |from, to| (from + to) as usize * 100_001);
         let count = all.len();
-        let waves = waves(all);
-        assert!(waves.len() > 1);
+        let (wide, waves) = (waves(all.clone(), WAVE_BYTES_MOST), waves(all, IN_GPU_BYTES_MOST));
+        assert!(waves.len() > wide.len() && wide.len() > 1);
         let mut seen = 0;
         for (list, bytes) in &waves {
-            assert!(list.len() <= PIECES && *bytes <= WAVE_BYTES_MOST);
+            assert!(list.len() <= PIECES && *bytes <= IN_GPU_BYTES_MOST);
             let mut end = 0;
             for piece in list {
                 assert!(piece.offset >= end && piece.offset % 16 == piece.address % 16);

@@ -58,6 +58,18 @@ impl BitOr for Access {
 pub(crate) unsafe trait ForeignMemory: Any + Send + Sync {
     /// The address of its first byte, of which `bytes` follow.
     fn range(&self) -> (u64, usize);
+
+    /// Has its device copy bytes out, and waits for it.
+    ///
+    /// # Errors
+    /// When they are not all in it, or the device does not.
+    fn fetch(&self, address: u64, target: &mut [u8]) -> Result<(), String>;
+
+    /// Has its device copy bytes in, and waits for it.
+    ///
+    /// # Errors
+    /// As [`ForeignMemory::fetch`].
+    fn store(&self, address: u64, source: &[u8]) -> Result<(), String>;
 }
 
 /// A protection domain: queue pairs reach only memory of their own.

@@ -36,6 +36,9 @@ const FAIR: usize = 4 << 20;
 /// Bytes sent in one go where they could be placed once the peer has said where: its word may have come meanwhile.
 const EAGER: usize = 256 << 10;
 
+/// Bytes of a device's memory that are copied at a time, where they do not go by themselves.
+const BOUNCE: usize = 256 << 10;
+
 /// What to do with a frame.
 #[derive(Debug)]
 pub(super) enum Admission {
@@ -87,6 +90,8 @@ struct Arriving {
     header: Header,
     address: *mut u8,
     missing: usize,
+    /// Whether the address is of a device's memory.
+    foreign: bool,
 }
 
 /// See the module's text.
@@ -246,11 +251,18 @@ impl<S: Stream> Connection<S> {
                 Some(_) => bytes,
                 None => bytes.min(skip.saturating_add(eager)),
             };
-            // SAFETY:
-            // * the source is a span of this rank's memory, resolved by the execution;
-            // * the plan lets nobody write it before the put is complete;
-            // * the slice ends with this loop's turn: the kernel copies from it.
-            let body = unsafe { std::slice::from_raw_parts(source.wrapping_add(skip), now - skip) };
+            let from = source.wrapping_add(skip);
+            let fetched;
+            let body = if now > skip && self.stream.is_foreign(from) {
+                fetched = self.fetch(from, (now - skip).min(BOUNCE))?;
+                &fetched[..]
+            } else {
+                // SAFETY:
+                // * the source is a span of this rank's memory, resolved by the execution, and no device's;
+                // * the plan lets nobody write it before the put is complete;
+                // * the slice ends with this loop's turn: the kernel copies from it.
+                unsafe { std::slice::from_raw_parts(from, now - skip) }
+            };
             // A put never overtakes what was queued, and nothing is queued inside a put.
             let queued = if *cursor == 0 { self.queue.len() } else { 0 };
             let parts =
@@ -289,7 +301,9 @@ impl<S: Stream> Connection<S> {
 
     /// The checksum of a put, until all of it is sent.
     fn checksum(&mut self, put: &Put<'_>, cursor: usize) -> Option<u32> {
-        if !self.checks || put.bytes == 0 || cursor >= HEADER_BYTES {
+        // Nobody lets what is in a device's memory be checked: see `check`.
+        let unchecked = !self.checks || self.stream.is_foreign(put.source);
+        if unchecked || put.bytes == 0 || cursor >= HEADER_BYTES {
             return None;
         }
         if let Some((_, known)) = self.checksums.iter().find(|(owner, _)| *owner == put.owner) {
@@ -300,6 +314,22 @@ impl<S: Stream> Connection<S> {
         let checksum = crc32c::crc32c(payload);
         self.checksums.push((put.owner, checksum));
         Some(checksum)
+    }
+
+    fn fetch(&self, from: *const u8, bytes: usize) -> io::Result<Vec<u8>> {
+        let mut copied = vec![0; bytes];
+        self.stream.fetch(from, &mut copied)?;
+        Ok(copied)
+    }
+
+    /// See [`Stream::is_foreign`].
+    pub(super) fn is_foreign(&self, address: *const u8) -> bool {
+        self.stream.is_foreign(address)
+    }
+
+    /// Whether nothing is read because a frame is for a later operation.
+    pub(super) fn is_held(&self) -> bool {
+        self.held
     }
 
     /// Makes memory known to the stream, and says what the peer must know to write there.
@@ -369,17 +399,28 @@ impl<S: Stream> Connection<S> {
             if let Some(arriving) = &mut self.arriving {
                 let ready = arriving.missing.min(self.end - self.start);
                 if ready > 0 {
-                    let from = self.ahead[self.start..].as_ptr();
-                    // SAFETY:
-                    // * `admit` gave room for the whole payload, `missing` counts down from it;
-                    // * `ready` bytes stand in the read-ahead buffer.
-                    unsafe { std::ptr::copy_nonoverlapping(from, arriving.address, ready) };
+                    let from = &self.ahead[self.start..self.start + ready];
+                    if arriving.foreign {
+                        let stored = self.stream.store(arriving.address, from);
+                        stored.map_err(|error| Failure::Broken(error.to_string()))?;
+                    } else {
+                        // SAFETY:
+                        // * `admit` gave room for the whole payload, `missing` counts down from it;
+                        // * `ready` bytes stand in the read-ahead buffer.
+                        unsafe {
+                            std::ptr::copy_nonoverlapping(from.as_ptr(), arriving.address, ready)
+                        };
+                    }
                     self.start += ready;
                     arriving.take(ready);
                 }
                 if arriving.missing == 0 {
-                    let Arriving { header, address, .. } = *arriving;
+                    let Arriving { header, address, foreign, .. } = *arriving;
                     self.arriving = None;
+                    if foreign && header.check.is_some() {
+                        let cause = "a checksum of what is in a device's memory, where nobody can compute it";
+                        return Err(Failure::Broken(cause.to_owned()));
+                    }
                     self.check(&header, address)?;
                     self.land(&header, receiver)?;
                     moved = true;
@@ -391,7 +432,7 @@ impl<S: Stream> Connection<S> {
                 // A long rest is received in place, without reading ahead.
                 if arriving.missing >= self.ahead.len() / 4 || self.long {
                     let missing = arriving.missing;
-                    let got = match receive_in_place(&self.stream, arriving) {
+                    let got = match receive_in_place(&self.stream, arriving)? {
                         Arrival::Bytes(got) => {
                             empty = got < missing;
                             got
@@ -448,12 +489,13 @@ impl<S: Stream> Connection<S> {
             Admission::Payload(address) => {
                 let missing = usize::try_from(header.bytes).expect("checked against an area");
                 self.long = missing >= self.ahead.len() / 8;
-                self.arriving = Some(Arriving { header, address, missing });
+                let foreign = self.stream.is_foreign(address);
+                self.arriving = Some(Arriving { header, address, missing, foreign });
             }
             Admission::Exposure => {
                 let missing = usize::try_from(header.bytes).unwrap_or(0).min(EXPOSURE_BYTES_MOST);
                 let address = self.exposure.as_mut_ptr();
-                self.arriving = Some(Arriving { header, address, missing });
+                self.arriving = Some(Arriving { header, address, missing, foreign: false });
             }
             Admission::Done => receiver.land(&header),
             Admission::Skip | Admission::Hold => {}
@@ -569,7 +611,17 @@ impl Arriving {
     }
 }
 
-fn receive_in_place(stream: &impl Stream, arriving: &mut Arriving) -> Arrival {
+fn receive_in_place(stream: &impl Stream, arriving: &mut Arriving) -> Result<Arrival, Failure> {
+    if arriving.foreign {
+        let mut bounce = vec![0; arriving.missing.min(BOUNCE)];
+        let arrived = stream.receive(&mut bounce);
+        if let Arrival::Bytes(got) = arrived {
+            let stored = stream.store(arriving.address, &bounce[..got]);
+            stored.map_err(|error| Failure::Broken(error.to_string()))?;
+            arriving.take(got);
+        }
+        return Ok(arrived);
+    }
     // SAFETY:
     // * `admit` gave room for the whole payload, `missing` counts down from it;
     // * the plan lets nobody else touch those bytes until the put has landed;
@@ -579,7 +631,7 @@ fn receive_in_place(stream: &impl Stream, arriving: &mut Arriving) -> Arrival {
     if let Arrival::Bytes(got) = arrived {
         arriving.take(got);
     }
-    arrived
+    Ok(arrived)
 }
 
 #[cfg(test)]

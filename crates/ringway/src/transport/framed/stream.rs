@@ -39,6 +39,22 @@ pub(crate) trait Stream: Send + std::fmt::Debug {
         None
     }
 
+    /// Whether an address is in memory of a device, which the processor does not reach: only [`Stream::fetch`] and
+    /// [`Stream::store`] do, and what is placed.
+    fn is_foreign(&self, _address: *const u8) -> bool {
+        false
+    }
+
+    /// Has the device copy bytes of its memory here, and waits for it.
+    fn fetch(&self, _from: *const u8, _into: &mut [u8]) -> io::Result<()> {
+        Err(io::Error::other("memory of a device on a stream that reaches none"))
+    }
+
+    /// Has the device copy bytes into its memory, and waits for it.
+    fn store(&self, _to: *mut u8, _from: &[u8]) -> io::Result<()> {
+        Err(io::Error::other("memory of a device on a stream that reaches none"))
+    }
+
     /// No operation is under way: what was made known may be forgotten.
     fn forget(&self) {}
 

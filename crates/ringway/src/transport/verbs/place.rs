@@ -21,7 +21,7 @@ use crate::ffi::verbs::{Flags, Operation, Remote, Request};
 use crate::transport::Area;
 use crate::transport::framed::stream::{Exposure, Placing};
 
-/// Least bytes of a message that is placed: more than a head has, which tells of one.
+/// Least bytes of a message that is placed by one write: more than a head has, which tells of one.
 const LEAST: usize = 64;
 const _: () = assert!(LEAST > HEAD_BYTES);
 
@@ -58,7 +58,7 @@ impl Inner {
         let region = self.known.iter().find(|region| region.holds(source, bytes)).cloned();
         let address = target.at(offset, bytes as u64);
         let is_up = self.paths.iter().any(|end| end.state == State::Up);
-        let (Some(region), Some(address), true) = (region, address, is_up && bytes >= LEAST) else {
+        let (Some(region), Some(address), true) = (region, address, is_up && bytes > 0) else {
             return Placing::Unable;
         };
         let most = self.message_bytes(bytes);
@@ -115,8 +115,10 @@ impl Inner {
         let made = self.paths[path].made.as_ref()?;
         let id = self.number(path, slot as u64);
         let flags = Flags::SIGNALLED;
-        let posted = if count > self.wish.settings.scattered_from(rail.adapter.is_infiniband()) {
-            // Packets that each take a way of their own: what is told comes behind all of them, and in the slot.
+        let scattered = count > self.wish.settings.scattered_from(rail.adapter.is_infiniband());
+        let posted = if scattered || count < LEAST {
+            // Packets that each take a way of their own, or bytes so few that they look like a head: what is told comes
+            // behind all of them, and in the slot.
             let base = slot * SLOT_BYTES;
             self.write_head(slot, self.inbox.hint(), bytes);
             let silent = self.number(path, SILENT);
@@ -149,7 +151,9 @@ impl Inner {
         let Some(placement) = self.placements[slot].take() else { return };
         let mut body = vec![0; bytes as usize];
         // SAFETY: the source is as it was, and mapped, until it is released, which it is by this.
-        unsafe { placement.region.read(placement.source, &mut body) };
+        if let Err(why) = unsafe { placement.region.read(placement.source, &mut body) } {
+            return self.end(format!("what is to be sent cannot be read: {why}"));
+        }
         self.rings.out.write(slot * SLOT_BYTES + HEAD_BYTES, &body);
         self.carried.1 += u64::from(bytes);
     }

@@ -9,13 +9,16 @@
 #![allow(unsafe_code, reason = "registers and reads memory by address")]
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::adapter::Adapter;
+use super::foreign::Adopted;
 use super::monitor::{self, Watched};
-use crate::ffi::verbs::{Access, Mr, Part};
+use crate::ffi::verbs::{Access, ForeignMemory, Mr, Part};
 use crate::transport::Area;
 use crate::transport::framed::stream::Exposure;
 
@@ -34,13 +37,22 @@ pub(crate) enum Callers {
 }
 
 /// Memory that adapters read and write.
-#[derive(Debug)]
 pub(super) struct Region {
     range: Range<usize>,
     /// With the place of each adapter.
     keys: Vec<(u32, Mr)>,
     /// Nothing for what stays as long as the communicator.
     watched: Option<Watched>,
+    /// Where it is a device's: then the processor does not reach it.
+    foreign: Option<Arc<dyn ForeignMemory>>,
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("Region");
+        shown.field("range", &self.range).field("keys", &self.keys);
+        shown.field("foreign", &self.foreign.is_some()).finish_non_exhaustive()
+    }
 }
 
 /// See the module's text.
@@ -51,6 +63,9 @@ pub(crate) struct Regions {
     /// This rank, for its lines in the log.
     rank: u64,
     kept: Mutex<Kept>,
+    /// GPU memory of the communicator's own, and whether there is any.
+    adopted: Mutex<Vec<Adopted>>,
+    has_adopted: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -73,7 +88,30 @@ struct Own {
 
 impl Regions {
     pub(crate) fn new(adapters: &[Arc<Adapter>], callers: Callers, rank: u64) -> Self {
-        Self { adapters: adapters.to_vec(), callers, rank, kept: Mutex::default() }
+        Self {
+            adapters: adapters.to_vec(),
+            callers,
+            rank,
+            kept: Mutex::default(),
+            adopted: Mutex::default(),
+            has_adopted: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn adapters(&self) -> &[Arc<Adapter>] {
+        &self.adapters
+    }
+
+    pub(super) fn adopted(&self) -> &Mutex<Vec<Adopted>> {
+        &self.adopted
+    }
+
+    pub(super) fn has_adopted(&self) -> &AtomicBool {
+        &self.has_adopted
+    }
+
+    pub(super) fn rank(&self) -> u64 {
+        self.rank
     }
 
     /// Memory that stays mapped as long as this lives.
@@ -85,6 +123,9 @@ impl Regions {
     /// The registration that an area is in; made if there is none. Nothing where it cannot be registered.
     pub(super) fn find(&self, area: Area) -> Option<Arc<Region>> {
         let wanted = range(area);
+        if let Some(region) = self.find_foreign(wanted.start, area.bytes) {
+            return Some(region);
+        }
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(own) = kept.own.iter_mut().find(|own| contains(&own.range, &wanted)) {
             if !std::mem::replace(&mut own.tried, true) {
@@ -162,11 +203,29 @@ impl Regions {
             let made = unsafe { adapter.pd.register(address, bytes, access) };
             keys.push((adapter.place, made.map_err(|error| error.to_string())?));
         }
-        Ok(Region { range: range.clone(), keys, watched })
+        Ok(Region { range: range.clone(), keys, watched, foreign: None })
     }
 }
 
 impl Region {
+    /// Memory of a device, registered.
+    pub(super) fn foreign(memory: Arc<dyn ForeignMemory>, keys: Vec<(u32, Mr)>) -> Self {
+        let (address, bytes) = memory.range();
+        let start = usize::try_from(address).unwrap_or(usize::MAX);
+        let range = start..start.saturating_add(bytes);
+        Self { range, keys, watched: None, foreign: Some(memory) }
+    }
+
+    /// Its registration at the adapter at a place.
+    pub(super) fn key(&self, place: u32) -> Option<&Mr> {
+        self.keys.iter().find(|(at, _)| *at == place).map(|(_, mr)| mr)
+    }
+
+    /// The device's memory, where it is one's.
+    pub(super) fn device(&self) -> Option<&dyn ForeignMemory> {
+        self.foreign.as_deref()
+    }
+
     fn is_intact(&self) -> bool {
         self.watched.as_ref().is_none_or(Watched::is_intact)
     }
@@ -183,7 +242,7 @@ impl Region {
 
     /// Bytes of it, as the adapter at a place knows them.
     pub(super) fn part(&self, place: u32, address: usize, bytes: usize) -> Option<Part<'_>> {
-        let (_, mr) = self.keys.iter().find(|(at, _)| *at == place)?;
+        let mr = self.key(place)?;
         self.holds(address, bytes).then(|| mr.part(address - self.range.start, bytes))
     }
 
@@ -199,16 +258,23 @@ impl Region {
 
     /// Copies bytes out.
     ///
+    /// # Errors
+    /// When the device whose memory it is does not.
+    ///
     /// # Safety
     /// The memory is still mapped, and nobody writes it.
     ///
     /// # Panics
     /// When they are not inside.
-    pub(super) unsafe fn read(&self, address: usize, target: &mut [u8]) {
+    pub(super) unsafe fn read(&self, address: usize, target: &mut [u8]) -> Result<(), String> {
         assert!(self.holds(address, target.len()), "outside of a region");
+        if let Some(memory) = self.device() {
+            return memory.fetch(address as u64, target);
+        }
         let from = std::ptr::with_exposed_provenance::<u8>(address);
         // SAFETY: inside, mapped by the caller's word, and apart from `target`, which is a reference.
         unsafe { std::ptr::copy_nonoverlapping(from, target.as_mut_ptr(), target.len()) }
+        Ok(())
     }
 }
 

@@ -29,7 +29,7 @@ use super::region::{Region, Regions};
 use super::side::Side;
 use super::wire::{Offer, Outcome, Word, short};
 use crate::config::RdmaSettings;
-use crate::ffi::verbs::{Flags, Operation, Part, Remote, Request, VerbsError};
+use crate::ffi::verbs::{Flags, ForeignMemory, Operation, Part, Remote, Request, VerbsError};
 use crate::recorder::Flow;
 use crate::transport::Area;
 use crate::transport::framed::stream::{Arrival, Exposure, Placing, Stream};
@@ -378,6 +378,22 @@ impl Stream for VerbsStream {
         }
     }
 
+    fn is_foreign(&self, address: *const u8) -> bool {
+        self.inner.borrow().wish.regions.is_foreign(address)
+    }
+
+    fn fetch(&self, from: *const u8, into: &mut [u8]) -> io::Result<()> {
+        self.inner
+            .borrow()
+            .with_device((from, into.len()), |memory| memory.fetch(from.addr() as u64, into))
+    }
+
+    fn store(&self, to: *mut u8, from: &[u8]) -> io::Result<()> {
+        self.inner
+            .borrow()
+            .with_device((to, from.len()), |memory| memory.store(to.addr() as u64, from))
+    }
+
     fn forget(&self) {
         self.inner().known.clear();
     }
@@ -435,6 +451,18 @@ impl Drop for VerbsStream {
 }
 
 impl Inner {
+    /// Has a device copy bytes of its memory.
+    fn with_device(
+        &self,
+        (address, bytes): (*const u8, usize),
+        copy: impl FnOnce(&dyn ForeignMemory) -> Result<(), String>,
+    ) -> io::Result<()> {
+        let region = self.wish.regions.find_foreign(address.addr(), bytes);
+        let memory = region.as_ref().and_then(|region| region.device());
+        let memory = memory.ok_or_else(|| io::Error::other("bytes that are in no GPU's memory"))?;
+        copy(memory).map_err(|why| io::Error::other(format!("the GPU's memory: {why}")))
+    }
+
     /// Takes what has come and goes on with what can; whether something moved.
     pub(super) fn progress(&mut self) -> bool {
         self.turns = self.turns.wrapping_add(1);

@@ -193,3 +193,126 @@ fn a_bit_that_changes_on_the_way_is_found() {
         }
     }
 }
+
+/// A stream beside a device's memory: addresses that end the process when the processor touches them, and what is there.
+#[derive(Debug)]
+struct Beside {
+    inside: Mutex<Vec<u8>>,
+    sent: Mutex<Vec<u8>>,
+    comes: Mutex<VecDeque<u8>>,
+}
+
+const INSIDE: usize = 1 << 20;
+/// No process has memory here.
+const NOWHERE: usize = 1 << 63;
+
+impl Beside {
+    fn new() -> Self {
+        let inside = (0..=u8::MAX).cycle().take(INSIDE).collect();
+        Self { inside: Mutex::new(inside), sent: Mutex::default(), comes: Mutex::default() }
+    }
+
+    fn place(at: usize) -> *mut u8 {
+        std::ptr::without_provenance_mut(NOWHERE + at)
+    }
+}
+
+impl Stream for Beside {
+    fn send(&self, parts: &[IoSlice<'_>]) -> io::Result<usize> {
+        let all: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
+        let now = all.len().min(100_001);
+        self.sent.lock().unwrap().extend(&all[..now]);
+        Ok(now)
+    }
+
+    fn receive(&self, room: &mut [u8]) -> Arrival {
+        let mut comes = self.comes.lock().unwrap();
+        let got = comes.len().min(room.len()).min(50_001);
+        room.iter_mut().zip(comes.drain(..got)).for_each(|(to, from)| *to = from);
+        if got == 0 { Arrival::Nothing } else { Arrival::Bytes(got) }
+    }
+
+    fn wakes(&self) -> bool {
+        false
+    }
+
+    fn interest(&self, _wanted: PollFlags) -> Option<(BorrowedFd<'_>, PollFlags)> {
+        None
+    }
+
+    fn is_foreign(&self, address: *const u8) -> bool {
+        (NOWHERE..NOWHERE + INSIDE).contains(&address.addr())
+    }
+
+    fn fetch(&self, from: *const u8, into: &mut [u8]) -> io::Result<()> {
+        let at = from.addr() - NOWHERE;
+        into.copy_from_slice(&self.inside.lock().unwrap()[at..at + into.len()]);
+        Ok(())
+    }
+
+    fn store(&self, to: *mut u8, from: &[u8]) -> io::Result<()> {
+        let at = to.addr() - NOWHERE;
+        self.inside.lock().unwrap()[at..at + from.len()].copy_from_slice(from);
+        Ok(())
+    }
+}
+
+/// Takes every payload into a device's memory.
+struct Far(*mut u8, usize);
+
+impl Receiver for Far {
+    fn admit(&self, _header: &Header) -> Result<Admission, Failure> {
+        Ok(Admission::Payload(self.0))
+    }
+
+    fn land(&mut self, _header: &Header) {
+        self.1 += 1;
+    }
+
+    fn expose(&mut self, _header: &Header, _exposure: Exposure) {}
+}
+
+#[test]
+fn a_devices_memory_is_copied_by_the_device() {
+    // Also where checksums are asked for: there are none of such memory.
+    for (bytes, checks) in [(1, false), (5000, true), (900_000, false)] {
+        let mut sender = Connection::new(0, Beside::new(), AHEAD);
+        sender.set_checks(checks);
+        let header = Header {
+            kind: Kind::Put,
+            context: Context::Collective,
+            tag: OperationTag { sequence: 5, tag: 1 },
+            flag: Some(0),
+            target: Remote { region: Region::Scratch, offset: 0 },
+            bytes: bytes as u64,
+            check: None,
+        };
+        let (owner, source) = ((Context::Collective, 0), Beside::place(77));
+        let put = Put { owner, header: &header, source, bytes, direct: None };
+        let mut cursor = 0;
+        while !sender.put(&put, &mut cursor).unwrap() {}
+        let wire = sender.stream.sent.lock().unwrap().clone();
+        assert_eq!(wire.len(), HEADER_BYTES + bytes);
+
+        let mut receiver = Connection::new(1, Beside::new(), AHEAD);
+        receiver.stream.inside.lock().unwrap().fill(0);
+        receiver.stream.comes.lock().unwrap().extend(&wire);
+        let mut far = Far(Beside::place(1000), 0);
+        while receiver.receive(&mut far).unwrap() {}
+        assert_eq!(far.1, 1);
+        let (from, to) = (sender.stream.inside, receiver.stream.inside);
+        let (from, to) = (from.into_inner().unwrap(), to.into_inner().unwrap());
+        assert!(to[1000..1000 + bytes] == from[77..77 + bytes], "{bytes} bytes");
+        assert!(to[..1000].iter().chain(&to[1000 + bytes..]).all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn a_checksum_of_a_devices_memory_is_refused() {
+    let mut receiver = Connection::new(1, Beside::new(), AHEAD);
+    receiver.stream.comes.lock().unwrap().extend(checked(&[7; 1000]));
+    let mut far = Far(Beside::place(0), 0);
+    let failure = receiver.receive(&mut far).unwrap_err();
+    assert!(matches!(failure, Failure::Broken(cause) if cause.contains("device's memory")));
+    assert_eq!(far.1, 0);
+}
