@@ -82,7 +82,7 @@ impl Regions {
 
     /// Whether an address is in memory that was adopted.
     pub(crate) fn is_foreign(&self, address: *const u8) -> bool {
-        self.has_foreign() && self.find_foreign(address.addr(), 0).is_some()
+        self.has_foreign() && self.find_foreign(address.addr(), 1).is_some()
     }
 
     /// The memory that so many bytes from an address on are in, where it was adopted.
@@ -104,7 +104,7 @@ impl Regions {
             return Ok(());
         }
         let mut adopted = self.adopted().lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(one) = adopted.iter_mut().find(|one| one.region.holds(address.addr(), 0)) else {
+        let Some(one) = adopted.iter_mut().find(|one| one.region.has_byte(address.addr())) else {
             return Ok(());
         };
         let Adopted { region, flushes, settings } = one;

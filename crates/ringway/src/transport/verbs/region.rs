@@ -235,6 +235,11 @@ impl Region {
         address.checked_add(bytes).is_some_and(|end| contains(&self.range, &(address..end)))
     }
 
+    /// Whether the byte at an address is in it. What begins where it ends is not.
+    pub(super) fn has_byte(&self, address: usize) -> bool {
+        self.holds(address, 1)
+    }
+
     pub(super) fn overlaps(&self, area: Area) -> bool {
         let other = range(area);
         self.range.start < other.end && other.start < self.range.end
@@ -291,4 +296,17 @@ fn contains(outer: &Range<usize>, inner: &Range<usize>) -> bool {
 fn pages(range: &Range<usize>) -> Range<usize> {
     let page = rustix::param::page_size();
     range.start / page * page..range.end.next_multiple_of(page)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_behind_a_region_is_not_in_it() {
+        let region = Region { range: 4096..8192, keys: Vec::new(), watched: None, foreign: None };
+        assert!(region.has_byte(4096) && region.has_byte(8191));
+        assert!(!region.has_byte(4095) && !region.has_byte(8192));
+        assert!(!region.has_byte(usize::MAX));
+    }
 }
