@@ -2,6 +2,7 @@
 
 pub(crate) mod adapter;
 mod arrive;
+mod depart;
 mod flow;
 mod foreign;
 mod keeper;

@@ -1,7 +1,7 @@
 //! A stream of bytes over queue pairs of several rails, with the socket beside it on which the two ends agree.
 //!
 //! Every message is one write with immediate into a slot of the peer's, by the path that carried least; how much this side
-//! has consumed goes with it ([`flow`](super::flow)). Once the two have met nobody waits for anybody: the slots are
+//! has consumed goes with it ([`flow`](super::flow), [`depart`](super::depart)). Once the two have met nobody waits for anybody: the slots are
 //! there from the start. What becomes of paths is in [`paths`](super::paths), what is
 //! written to the peer's memory without a slot in [`place`](super::place). Who is in no call answers the peer all the same
 //! ([`keeper`](super::keeper)).
@@ -20,7 +20,7 @@ use rustix::event::epoll;
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 
 use super::adapter::Adapter;
-use super::flow::{Inbox, Mark, Outbox, SLOTS, low};
+use super::flow::{Inbox, Outbox, SLOTS};
 use super::keeper::{self, Kept, Ward};
 use super::paths::{PATHS_MOST, PathEnd, State};
 use super::place::Placement;
@@ -29,7 +29,7 @@ use super::region::{Region, Regions};
 use super::side::Side;
 use super::wire::{Offer, Outcome, Word, short};
 use crate::config::RdmaSettings;
-use crate::ffi::verbs::{Flags, ForeignMemory, Operation, Part, Remote, Request, VerbsError};
+use crate::ffi::verbs::ForeignMemory;
 use crate::recorder::Flow;
 use crate::transport::Area;
 use crate::transport::framed::stream::{Arrival, Exposure, Placing, Stream};
@@ -46,15 +46,9 @@ pub(super) const GENERATION_SHIFT: u32 = 32;
 /// There too: a write whose end is told by the one behind it.
 pub(super) const SILENT: u64 = 0xfffe;
 
-/// Where a message went that no path had.
-const BY_SOCKET: usize = usize::MAX;
-
 /// Looks at the clock once in so many turns, and at the socket once in fewer while all goes well.
 const LOOK: u32 = 1 << 10;
 const LISTEN: u32 = 1 << 6;
-
-/// Least bytes of a message of which the parts go by different paths.
-const SPLIT_LEAST: usize = 4 << 10;
 
 /// How long a stream that is dropped waits for what is under way.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -83,6 +77,7 @@ pub(crate) struct Wish {
 #[derive(Debug)]
 pub(crate) struct VerbsStream {
     shared: Arc<Shared>,
+    regions: Arc<Regions>,
     _kept: Kept,
 }
 
@@ -128,16 +123,9 @@ pub(super) struct Inner {
     /// How often a path that was in use had to be left.
     pub(super) left: u64,
     /// Whether it ever has.
-    spoke: bool,
+    pub(super) spoke: bool,
     pub(super) ended: Option<String>,
     pub(super) wish: Wish,
-}
-
-/// Where a message can go.
-enum Way {
-    Path(usize),
-    Socket,
-    Nowhere,
 }
 
 impl VerbsStream {
@@ -179,6 +167,7 @@ impl VerbsStream {
         let mut side = Side::new(socket, poller.as_fd())?;
         let refused = offer.refused.clone();
         side.say(&Word::Offer(offer));
+        let regions = Arc::clone(&wish.regions);
         let inner = Inner {
             outbox: Outbox::new(),
             inbox: Inbox::new(),
@@ -204,11 +193,23 @@ impl VerbsStream {
         };
         let shared = Arc::new(Shared { inner: Mutex::new(inner), poller, found });
         let kept = keeper::keep(Arc::clone(&shared) as Arc<dyn Ward>, shared.inner().side.as_fd())?;
-        Ok(Self { shared, _kept: kept })
+        Ok(Self { shared, regions, _kept: kept })
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.shared.inner()
+    }
+
+    /// Has a device copy bytes of its memory.
+    fn with_device(
+        &self,
+        (address, bytes): (*const u8, usize),
+        copy: impl FnOnce(&dyn ForeignMemory) -> Result<(), String>,
+    ) -> io::Result<()> {
+        let region = self.regions.find_foreign(address.addr(), bytes);
+        let memory = region.as_ref().and_then(|region| region.device());
+        let memory = memory.ok_or_else(|| io::Error::other("bytes that are in no GPU's memory"))?;
+        copy(memory).map_err(|why| io::Error::other(format!("the GPU's memory: {why}")))
     }
 }
 
@@ -379,19 +380,15 @@ impl Stream for VerbsStream {
     }
 
     fn is_foreign(&self, address: *const u8) -> bool {
-        self.inner.borrow().wish.regions.is_foreign(address)
+        self.regions.is_foreign(address)
     }
 
     fn fetch(&self, from: *const u8, into: &mut [u8]) -> io::Result<()> {
-        self.inner
-            .borrow()
-            .with_device((from, into.len()), |memory| memory.fetch(from.addr() as u64, into))
+        self.with_device((from, into.len()), |memory| memory.fetch(from.addr() as u64, into))
     }
 
     fn store(&self, to: *mut u8, from: &[u8]) -> io::Result<()> {
-        self.inner
-            .borrow()
-            .with_device((to, from.len()), |memory| memory.store(to.addr() as u64, from))
+        self.with_device((to, from.len()), |memory| memory.store(to.addr() as u64, from))
     }
 
     fn forget(&self) {
@@ -451,18 +448,6 @@ impl Drop for VerbsStream {
 }
 
 impl Inner {
-    /// Has a device copy bytes of its memory.
-    fn with_device(
-        &self,
-        (address, bytes): (*const u8, usize),
-        copy: impl FnOnce(&dyn ForeignMemory) -> Result<(), String>,
-    ) -> io::Result<()> {
-        let region = self.wish.regions.find_foreign(address.addr(), bytes);
-        let memory = region.as_ref().and_then(|region| region.device());
-        let memory = memory.ok_or_else(|| io::Error::other("bytes that are in no GPU's memory"))?;
-        copy(memory).map_err(|why| io::Error::other(format!("the GPU's memory: {why}")))
-    }
-
     /// Takes what has come and goes on with what can; whether something moved.
     pub(super) fn progress(&mut self) -> bool {
         self.turns = self.turns.wrapping_add(1);
@@ -515,166 +500,6 @@ impl Inner {
         !self.side.is_flushed()
             || !self.paths.iter().any(is_up)
             || !self.paths.iter().all(|end| is_up(end) || is_down(end))
-    }
-
-    /// Bytes of a message where so many are to be sent.
-    pub(super) fn message_bytes(&self, bytes: usize) -> usize {
-        let most = SLOT_BYTES - HEAD_BYTES;
-        let up = self.paths.iter().filter(|end| end.state == State::Up);
-        let nearest = up.clone().map(|end| end.distance).min();
-        let ways = up.filter(|end| Some(end.distance) == nearest).count();
-        if self.wish.settings.split && ways > 1 {
-            return bytes.div_ceil(ways).clamp(SPLIT_LEAST, most);
-        }
-        most
-    }
-
-    /// Posts what waits, by the paths in turn.
-    pub(super) fn post(&mut self) {
-        if !self.met || self.ended.is_some() {
-            return;
-        }
-        while let Some((number, slot, bytes)) = self.outbox.waiting() {
-            let way = self.next_way();
-            if matches!(way, Way::Nowhere) {
-                break;
-            }
-            if let Way::Path(path) = way
-                && let Some(posted) = self.post_placed(path, number, slot, bytes)
-            {
-                if posted {
-                    self.outbox.posted(path);
-                }
-                continue;
-            }
-            self.fill(slot, bytes);
-            let told = self.inbox.tell();
-            let (base, bytes_here) = (slot * SLOT_BYTES, bytes as usize);
-            match way {
-                Way::Path(path) => {
-                    self.write_head(slot, told, bytes);
-                    let id = self.number(path, slot as u64);
-                    let part = Some((base, HEAD_BYTES + bytes_here));
-                    if self.post_one(path, id, Mark::Data(low(number)), part) {
-                        self.outbox.posted(path);
-                    }
-                }
-                _ => {
-                    let mut body = vec![0; bytes_here];
-                    self.rings.out.read(base + HEAD_BYTES, &mut body);
-                    let sequence = low(number);
-                    self.spoke = true;
-                    self.side.say(&Word::Data { sequence, consumed: told, bytes: body });
-                    self.outbox.posted(BY_SOCKET);
-                    self.outbox.ended(slot);
-                }
-            }
-        }
-    }
-
-    pub(super) fn write_head(&self, slot: usize, told: u32, bytes: u32) {
-        let mut head = [0; HEAD_BYTES];
-        head[..4].copy_from_slice(&told.to_le_bytes());
-        head[4..].copy_from_slice(&bytes.to_le_bytes());
-        self.rings.out.write(slot * SLOT_BYTES, &head);
-    }
-
-    /// Tells how much was consumed, where nothing goes back that could and the peer should hear of it.
-    fn settle_credit(&mut self) {
-        if !self.inbox.owes() || !self.met {
-            return;
-        }
-        match self.next_way() {
-            Way::Path(path) => self.post_credit(path),
-            Way::Socket => {
-                let consumed = self.inbox.tell();
-                self.side.say(&Word::Credit { consumed });
-            }
-            Way::Nowhere => {}
-        }
-    }
-
-    pub(super) fn post_credit(&mut self, path: usize) {
-        let mark = Mark::Credit(self.inbox.tell());
-        self.post_one(path, self.number(path, CREDIT), mark, None);
-    }
-
-    /// A write that may be lost, to see whether a path leads anywhere.
-    pub(super) fn post_probe(&mut self, path: usize) {
-        let mark = Mark::Credit(self.inbox.hint());
-        self.post_one(path, self.number(path, CREDIT), mark, None);
-    }
-
-    /// The number of a request.
-    pub(super) fn number(&self, path: usize, slot: u64) -> u64 {
-        let generation = u64::from(self.paths[path].generation);
-        generation << GENERATION_SHIFT | (path as u64) << PATH_SHIFT | slot
-    }
-
-    fn post_one(&mut self, path: usize, id: u64, mark: Mark, part: Option<(usize, usize)>) -> bool {
-        let end = &self.paths[path];
-        let Some(made) = &end.made else { return false };
-        let rail = &self.rails[end.rail];
-        let (offset, bytes) = part.unwrap_or((0, 0));
-        let address = rail.remote.address.wrapping_add(offset as u64);
-        let remote = Remote { address, ..rail.remote };
-        let local = part.map_or(Part::NONE, |(offset, bytes)| rail.out.part(offset, bytes));
-        let inline = bytes > 0 && bytes <= made.qp.inline_bytes() as usize;
-        let last = |local, inline| Request {
-            id,
-            operation: Operation::WriteWithImmediate(remote, mark.encode()),
-            local,
-            flags: Flags { inline, ..Flags::SIGNALLED },
-        };
-        let posted = if bytes > self.wish.settings.scattered_from(rail.adapter.is_infiniband()) {
-            // Packets that each take a way of their own: what is told comes behind all of them.
-            let (id, operation) = (self.number(path, SILENT), Operation::Write(remote));
-            let first = Request { id, operation, local, flags: Flags::default() };
-            made.qp.post_chain(&[first, last(Part::NONE, false)])
-        } else {
-            made.qp.post(last(local, inline)).map_err(|error| (0, error))
-        };
-        self.account(path, id, bytes, posted)
-    }
-
-    /// Notes what became of requests that were posted; whether the path has the message.
-    pub(super) fn account(
-        &mut self,
-        path: usize,
-        id: u64,
-        bytes: usize,
-        posted: Result<(), (usize, VerbsError)>,
-    ) -> bool {
-        match posted {
-            Ok(()) => {
-                self.paths[path].posted_one(id, bytes);
-                true
-            }
-            Err((posted, error)) => {
-                if posted > 0 {
-                    // Half of it is under way: it is this path's until both ends have left.
-                    self.paths[path].posted_one(id, bytes);
-                }
-                self.leave_path(path, error.to_string());
-                posted > 0
-            }
-        }
-    }
-
-    /// Where the next message goes: of the nearest paths that are up and not full the one that carried least, or the
-    /// socket where none is up.
-    fn next_way(&mut self) -> Way {
-        let up = self.paths.iter().enumerate().filter(|(_, end)| end.state == State::Up);
-        let nearest = up.clone().map(|(_, end)| end.distance).min();
-        let ready = up.filter(|(_, end)| Some(end.distance) == nearest && end.has_room());
-        if let Some((path, _)) = ready.min_by_key(|(_, end)| end.carried) {
-            return Way::Path(path);
-        }
-        if nearest.is_some() || self.wish.insists.is_some() || self.side.is_full() {
-            return Way::Nowhere;
-        }
-        self.say_socket();
-        Way::Socket
     }
 
     /// Goes no further, and tells the peer.
