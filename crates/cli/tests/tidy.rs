@@ -54,6 +54,7 @@ const LAYERS: &[(&str, &[&str])] = &[
             "recorder",
             "reduce",
             "sync",
+            "topo",
             "transport",
             "tuning",
         ],

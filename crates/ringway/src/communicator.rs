@@ -18,6 +18,7 @@ mod idle;
 mod init;
 mod known;
 mod metrics;
+mod near;
 mod order;
 mod planning;
 mod queue;

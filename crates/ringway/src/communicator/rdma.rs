@@ -143,6 +143,11 @@ impl Rdma {
         self.adapters.iter().map(|one| one.label()).collect()
     }
 
+    /// The devices of this rank's ports: `mlx5_0`.
+    pub(super) fn devices(&self) -> Vec<&str> {
+        self.adapters.iter().map(|one| one.context.name()).collect()
+    }
+
     /// Memory that links will take besides the communicator's own, for people.
     pub(super) fn memory_in_words(&self) -> String {
         if self.adapters.is_empty() {

@@ -9,6 +9,7 @@ use super::Communicator;
 use super::engine::MessagePart;
 use super::gpu::Attached;
 use super::known::Buffers;
+use super::near;
 use crate::call::Call;
 use crate::device::{Channel, DirectMemory, Gpu, MessagePiece, StagedRank, StagedSetup};
 use crate::error::{Error, Result};
@@ -41,7 +42,7 @@ impl Communicator {
             has_gpu: gpu.is_some(),
             channels: inner.config.gpu_channels.max(1),
             wants_direct,
-            against_direct: self.against_direct(gpu.is_some()),
+            against_direct: self.against_direct(gpu.as_deref()),
         };
         let all: Vec<Introduction> = self.tell_all(&own)?;
         if all.iter().all(|one| !one.has_gpu) {
@@ -75,6 +76,10 @@ impl Communicator {
         };
         let direct = match (may_be_direct(&all), first(|one| &one.not_direct)) {
             (Ok(()), Some((rank, why))) => Err(format!("rank {rank}: {why}")),
+            (Err(none), _) if none.is_empty() && inner.config.rdma.gpu_level.is_some() => {
+                Err("NCCL_NET_GDR_LEVEL alone does not ask for it, RINGWAY_GPUDIRECT=1 does"
+                    .to_owned())
+            }
             (settled, _) => settled,
         };
         if let (true, Err(why)) = (insists, &direct) {
@@ -94,11 +99,9 @@ impl Communicator {
     }
 
     /// What stands against it that adapters reach this rank's GPU memory, as far as is known before it is tried.
-    fn against_direct(&self, has_gpu: bool) -> Option<String> {
+    fn against_direct(&self, gpu: Option<&Gpu>) -> Option<String> {
         let inner = &self.inner;
-        if !has_gpu {
-            return Some("it has no GPU".to_owned());
-        }
+        let Some(gpu) = gpu else { return Some("it has no GPU".to_owned()) };
         if inner.config.checksum {
             return Some("RINGWAY_CHECKSUM=1 has the processor read all that is sent".to_owned());
         }
@@ -114,7 +117,8 @@ impl Communicator {
                 return Some(format!("it does not reach rank {peer} by RDMA: {why}"));
             }
         }
-        None
+        let devices = desk.engine.rdma.devices();
+        near::judge(&near::of(gpu.bus_address()), &devices, inner.config.rdma.gpu_level).err()
     }
 
     /// Sees to it that what came is there for kernels, where it is in GPU memory.
@@ -191,7 +195,9 @@ impl Channel for Communicator {
     }
 
     fn adopt(&self, memory: &Arc<DirectMemory>) -> std::result::Result<String, String> {
-        self.inner.regions.adopt(memory, &|| memory.dmabuf(), &self.inner.config.rdma)
+        let near = near::of(memory.bus_address());
+        let class = |device: &str| near.get(device).copied();
+        self.inner.regions.adopt(memory, &|| memory.dmabuf(), &self.inner.config.rdma, &class)
     }
 
     fn disown(&self) {

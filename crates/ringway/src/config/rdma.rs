@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use super::parse::{self, Problem, Remark};
 use super::value::AddressFamily;
 use crate::plan::topology::hca::HcaFilter;
+use crate::plan::topology::level::parse_level;
+use crate::plan::topology::path::PathClass;
 
 /// What `NCCL_IB_…` says of ports, addresses and connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,6 +46,10 @@ pub struct RdmaSettings {
     pub cross: u8,
     /// `RINGWAY_RDMA_REGISTER`: callers' memory is registered, and not copied.
     pub register: bool,
+    /// `NCCL_NET_GDR_LEVEL`: how far from a GPU an adapter reaches its memory.
+    pub gpu_level: Option<PathClass>,
+    /// `NCCL_NET_GDR_READ`: whether adapters read what they send from GPU memory, and do not only write there.
+    pub gpu_reads: bool,
 }
 
 impl RdmaSettings {
@@ -77,8 +83,16 @@ impl Default for RdmaSettings {
             adaptive_least: 8192,
             cross: 2,
             register: true,
+            gpu_level: None,
+            gpu_reads: true,
         }
     }
+}
+
+/// How far is not too far.
+pub(super) fn gpu_level(text: &str) -> Result<Option<PathClass>, Problem> {
+    let level = parse_level(text.trim());
+    level.map(Some).ok_or_else(|| Problem::new("not one of LOC, NVL, PIX, PXB, PHB, SYS or 0 to 5"))
 }
 
 /// Addresses that begin alike: `10.0.0.0/8`.

@@ -267,6 +267,17 @@ pub(super) static TABLE: &[Entry] = &[
         "See NCCL_IB_ADAPTIVE_ROUTING.",
         |c, v| put(&mut c.rdma.adaptive_least, parse::bytes(v, 0..=1 << 40)),
         |c| c.rdma.adaptive_least.to_string()),
+    entry(RDMA, "NCCL_NET_GDR_LEVEL", "LOC, PIX, PXB, PHB, SYS or 0 to 5",
+        "With RINGWAY_GPUDIRECT=1: how far from its GPU a rank's nearest adapter may be to reach the memory there: behind one PCI \
+         switch (PIX), several (PXB), across the host bridge (PHB), on another NUMA node (SYS); LOC for never. Unset \
+         stands for PXB. Where the kernel does not know where they are, only LOC counts.",
+        |c, v| put(&mut c.rdma.gpu_level, rdma::gpu_level(v)),
+        |c| or_unset(c.rdma.gpu_level.as_ref())),
+    entry(RDMA, "NCCL_NET_GDR_READ", "0 or 1",
+        "With RINGWAY_GPUDIRECT=1: 0 has the GPU's driver copy what is sent to host memory first, from which adapters write it \
+         into the GPU memory of others.",
+        |c, v| put(&mut c.rdma.gpu_reads, parse::boolean(v)),
+        |c| u8::from(c.rdma.gpu_reads).to_string()),
     entry(RDMA, "NCCL_CROSS_NIC", "0, 1 or 2",
         "Port i of a rank talks to port i of another. Where one has more ports, the rest are not used; 1 \
          lets them talk to the other's ports again from the first.",

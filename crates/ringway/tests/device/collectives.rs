@@ -430,7 +430,7 @@ fn different_calls(counts: [u64; 2], ops: [ReduceOp; 2]) {
 fn a_kernel_that_stands_still_is_an_error_that_names_its_call() {
     let Some(mut config) = crate::world::config() else { return };
     // Long enough for a busy machine to run what does not stand still.
-    config.timeout = std::time::Duration::from_secs(5);
+    config.timeout = crate::world::patience(5);
     let errors = ringway::testing::world_with(2, &config, |comm| {
         comm.attach_gpu(None).unwrap();
         let queue = DeviceQueue::new(comm, &[160_000]).unwrap();

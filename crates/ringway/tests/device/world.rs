@@ -31,6 +31,11 @@ pub(crate) fn world<R: Send>(ranks: u32, body: impl Fn(&Communicator) -> R + Syn
 /// A wait of a test, as many times as long as RINGWAY_TEST_PATIENCE says: under tools that watch every access
 /// kernels take a hundred times as long.
 pub(crate) fn patience(seconds: u64) -> Duration {
+    Duration::from_secs(seconds * times())
+}
+
+/// How many times as long everything takes.
+pub(crate) fn times() -> u64 {
     let times = std::env::var("RINGWAY_TEST_PATIENCE").ok().and_then(|times| times.parse().ok());
-    Duration::from_secs(seconds * times.unwrap_or(1))
+    times.unwrap_or(1).max(1)
 }

@@ -284,6 +284,75 @@ fn values_are_copied_by_nobody() {
     }
 }
 
+/// Three all_gathers of so many bytes a rank on GPU memory.
+fn gathers(comm: &Communicator, bytes: usize) {
+    comm.attach_gpu(Some(0)).unwrap();
+    let queue = queue(comm);
+    let gather = Call::new(Collective::AllGather, DataType::U8, bytes as u64);
+    let of = |rank: u32| values(bytes, u64::from(rank));
+    for _ in 0..3 {
+        queue.write(FROM, &of(comm.rank())).unwrap();
+        queue.collective(&gather, FROM, TO).unwrap();
+        let mut all = vec![0; 2 * bytes];
+        queue.read(TO, &mut all).unwrap();
+        assert!(all[..bytes] == of(0) && all[bytes..] == of(1));
+        queue.write(TO, &vec![0; 2 * bytes]).unwrap();
+    }
+    queue.finish().unwrap();
+    comm.barrier().unwrap();
+}
+
+/// Adapters may write GPU memory and not read it: what rank 0 sends its driver copies first, what rank 1 sends goes by itself.
+#[test]
+#[ignore = "needs the RDMA machine: .ci/rdma"]
+fn what_is_sent_may_be_copied_first() {
+    if !is_here() {
+        return;
+    }
+    let _watchdog = watchdog("gpudirect::what_is_sent_may_be_copied_first");
+    let log = Log::begin();
+    let bytes = 600_001;
+    world_each(
+        2,
+        |rank| {
+            let reads = if rank == 0 { "0" } else { "1" };
+            config(rank, BOTH, &[("NCCL_NET_GDR_READ", reads)])
+        },
+        |comm| gathers(&comm.unwrap(), bytes),
+    );
+    let placed: Vec<_> = carried(&log).into_iter().filter(|(placed, _)| *placed > 0).collect();
+    assert_eq!(placed.len(), 2, "{placed:?}");
+    assert!(placed.iter().all(|(placed, _)| *placed == 3 * bytes as u64), "{placed:?}");
+    let text = log.text();
+    let copied = format!(
+        "to rank 1 (host rdma-vm, pid {}): {} bytes were copied from GPU memory",
+        std::process::id(),
+        3 * bytes
+    );
+    let lines = text.lines().filter(|line| line.contains("were copied from GPU memory"));
+    let lines: Vec<&str> = lines.collect();
+    assert!(lines.len() == 1 && lines[0].contains(&copied), "{lines:?}, not {copied}");
+}
+
+#[test]
+#[ignore = "needs the RDMA machine: .ci/rdma"]
+fn adapters_stay_away_where_none_is_near_enough() {
+    if !is_here() {
+        return;
+    }
+    let _watchdog = watchdog("gpudirect::adapters_stay_away_where_none_is_near_enough");
+    world_each(
+        2,
+        |rank| config(rank, BOTH, &[("NCCL_NET_GDR_LEVEL", if rank == 1 { "LOC" } else { "PXB" })]),
+        |comm| {
+            let comm = comm.unwrap();
+            gathers(&comm, 100_000);
+            let path = comm.gpu_path().unwrap();
+            assert!(path.contains("no GPUDirect RDMA: rank 1: NCCL_NET_GDR_LEVEL=LOC"), "{path}");
+        },
+    );
+}
+
 /// Runs calls on GPU memory until told to stop; all ranks agree on when.
 fn calls_until(comm: &Communicator, queue: &DeviceQueue<'_>, stop: &AtomicBool) -> u32 {
     let gather = Call::new(Collective::AllGather, DataType::U8, 200_001);

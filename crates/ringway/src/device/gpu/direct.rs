@@ -49,6 +49,11 @@ impl DirectMemory {
         Ok(Arc::new(Self { memory }))
     }
 
+    /// Where its GPU is on the PCI bus.
+    pub(crate) fn bus_address(&self) -> &str {
+        self.memory.gpu.bus_address()
+    }
+
     /// `GPU 0 (NVIDIA H100 80GB HBM3, 0000:18:00.0)`.
     pub(crate) fn name(&self) -> String {
         let gpu = &self.memory.gpu;

@@ -51,7 +51,9 @@ impl Inner {
                 }
                 continue;
             }
-            self.fill(slot, bytes);
+            if !self.fill(slot, bytes) {
+                return;
+            }
             let told = self.inbox.tell();
             let (base, bytes_here) = (slot * SLOT_BYTES, bytes as usize);
             match way {

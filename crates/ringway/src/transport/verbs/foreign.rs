@@ -12,10 +12,12 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use super::adapter::Adapter;
+use super::near;
 use super::region::{Region, Regions};
 use super::register::{self, Flush, Way};
 use crate::config::RdmaSettings;
 use crate::ffi::verbs::{Access, ForeignMemory};
+use crate::plan::topology::path::PathClass;
 
 /// Memory that was adopted.
 pub(super) struct Adopted {
@@ -23,6 +25,8 @@ pub(super) struct Adopted {
     /// Of every adapter, by its order, what sees to it that bytes it wrote are there; nothing where that failed.
     flushes: Vec<Option<Flush>>,
     settings: RdmaSettings,
+    /// Of every adapter, by its order, how far it is from the memory; nothing where that is not known of all.
+    distances: Option<Vec<u32>>,
 }
 
 impl fmt::Debug for Adopted {
@@ -32,8 +36,8 @@ impl fmt::Debug for Adopted {
 }
 
 impl Regions {
-    /// Registers memory of a GPU at all adapters, for as long as the communicator lives or until it is disowned. Says by
-    /// which way each reaches it, and by which not: `mlx5_0:1 by dma-buf`.
+    /// Registers memory of a GPU at all adapters, for as long as the communicator lives or until it is disowned; `class` says
+    /// what lies between it and a device. Says by which way each reaches it, and by which not: `mlx5_0:1 (PIX) by dma-buf`.
     ///
     /// # Errors
     /// Why an adapter does not reach it.
@@ -42,6 +46,7 @@ impl Regions {
         memory: &Arc<impl ForeignMemory>,
         dmabuf: &dyn Fn() -> Result<OwnedFd, String>,
         settings: &RdmaSettings,
+        class: &dyn Fn(&str) -> Option<PathClass>,
     ) -> Result<String, String> {
         if self.adapters().is_empty() {
             return Err("this rank uses no RDMA port".to_owned());
@@ -58,13 +63,17 @@ impl Regions {
             let flush = Flush::new(adapter, settings)
                 .map_err(|why| format!("{name}: no queue pair for flushes: {why}"))?;
             let not: String = made.refused.iter().map(|why| format!(", not by {why}")).collect();
-            words.push(format!("{name} by {}{not}", made.way.name()));
+            let far = class(adapter.context.name());
+            let far = far.map_or_else(String::new, |class| format!(" ({class})"));
+            words.push(format!("{name}{far} by {}{not}", made.way.name()));
             keys.push((adapter.place, made.mr));
             flushes.push(Some(flush));
         }
         let region = Arc::new(Region::foreign(Arc::clone(memory) as _, keys));
+        let distance = |one: &Arc<Adapter>| class(one.context.name()).map(|class| class as u32);
+        let distances = self.adapters().iter().map(distance).collect();
         let mut adopted = self.adopted().lock().unwrap_or_else(PoisonError::into_inner);
-        adopted.push(Adopted { region, flushes, settings: settings.clone() });
+        adopted.push(Adopted { region, flushes, settings: settings.clone(), distances });
         self.has_adopted().store(true, Ordering::Release);
         Ok(words.join("; "))
     }
@@ -78,6 +87,15 @@ impl Regions {
     /// Whether any memory was adopted.
     pub(crate) fn has_foreign(&self) -> bool {
         self.has_adopted().load(Ordering::Acquire)
+    }
+
+    /// How far an adapter is from what is sent by it: from memory that was adopted, else from this thread's.
+    pub(super) fn distance(&self, adapter: &Adapter) -> u32 {
+        let adopted = self.adopted().lock().unwrap_or_else(PoisonError::into_inner);
+        let at = self.adapters().iter().position(|one| one.place == adapter.place);
+        let distances = adopted.first().and_then(|one| one.distances.as_ref());
+        let known = at.zip(distances).and_then(|(at, distances)| distances.get(at));
+        known.copied().unwrap_or_else(|| near::distance(adapter.context.name()))
     }
 
     /// Whether an address is in memory that was adopted.
@@ -107,7 +125,7 @@ impl Regions {
         let Some(one) = adopted.iter_mut().find(|one| one.region.has_byte(address.addr())) else {
             return Ok(());
         };
-        let Adopted { region, flushes, settings } = one;
+        let Adopted { region, flushes, settings, .. } = one;
         for (adapter, flush) in self.adapters().iter().zip(flushes) {
             let Some(mr) = region.key(adapter.place) else { continue };
             if let Some(works) = flush {

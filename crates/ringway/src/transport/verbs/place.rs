@@ -107,11 +107,20 @@ impl Inner {
         bytes: u32,
     ) -> Option<bool> {
         let placement = self.placements[slot].as_ref().filter(|one| !one.posted)?;
+        let fetched = !self.wish.settings.gpu_reads && placement.region.device().is_some();
+        if fetched && !self.load(slot, bytes) {
+            return None;
+        }
+        let placement = self.placements[slot].as_ref()?;
         let rail = &self.rails[self.paths[path].rail];
         let (_, key) = placement.keys.keys.iter().find(|(at, _)| *at == rail.remote_place)?;
         let remote = Remote { key: *key, ..placement.target };
         let count = bytes as usize;
-        let local = placement.region.part(rail.adapter.place, placement.source, count)?;
+        let local = if fetched {
+            rail.out.part(slot * SLOT_BYTES + HEAD_BYTES, count)
+        } else {
+            placement.region.part(rail.adapter.place, placement.source, count)?
+        };
         let made = self.paths[path].made.as_ref()?;
         let id = self.number(path, slot as u64);
         let flags = Flags::SIGNALLED;
@@ -139,6 +148,7 @@ impl Inner {
         let posted = self.account(path, id, count, posted);
         if posted {
             self.carried.0 += u64::from(bytes);
+            self.fetched += if fetched { u64::from(bytes) } else { 0 };
             if let Some(placement) = &mut self.placements[slot] {
                 placement.posted = true;
             }
@@ -146,15 +156,26 @@ impl Inner {
         Some(posted)
     }
 
-    /// Copies what was to be placed into its slot, from where it is sent as any other.
-    pub(super) fn fill(&mut self, slot: usize, bytes: u32) {
-        let Some(placement) = self.placements[slot].take() else { return };
+    /// Copies what was to be placed into its slot, from where it is sent as any other; whether it is there.
+    pub(super) fn fill(&mut self, slot: usize, bytes: u32) -> bool {
+        let loaded = self.load(slot, bytes);
+        if self.placements[slot].take().is_some() {
+            self.carried.1 += u64::from(bytes);
+        }
+        loaded
+    }
+
+    /// Copies the bytes of a message into its slot, where they are not there anyway. What cannot be read is the end.
+    fn load(&mut self, slot: usize, bytes: u32) -> bool {
+        let Some(placement) = &self.placements[slot] else { return true };
         let mut body = vec![0; bytes as usize];
-        // SAFETY: the source is as it was, and mapped, until it is released, which it is by this.
+        // SAFETY: the source is as it was, and mapped, until it is released, which it is when its write is over or the
+        // placement gone.
         if let Err(why) = unsafe { placement.region.read(placement.source, &mut body) } {
-            return self.end(format!("what is to be sent cannot be read: {why}"));
+            self.end(format!("what is to be sent cannot be read: {why}"));
+            return false;
         }
         self.rings.out.write(slot * SLOT_BYTES + HEAD_BYTES, &body);
-        self.carried.1 += u64::from(bytes);
+        true
     }
 }

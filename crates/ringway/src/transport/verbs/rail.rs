@@ -68,6 +68,7 @@ impl Rail {
         adapter: &Arc<Adapter>,
         rings: &Rings,
         count: usize,
+        distance: u32,
     ) -> Result<Self, VerbsError> {
         let channel = CompletionChannel::new(&adapter.context)?;
         let each = 2 * RECEIVES * u32::try_from(count).unwrap_or(1);
@@ -81,7 +82,7 @@ impl Rail {
             channel,
             out,
             into,
-            distance: super::near::distance(adapter.context.name()),
+            distance,
             to: String::new(),
             remote: Remote { address: 0, key: 0 },
             remote_place: u32::MAX,

@@ -22,6 +22,7 @@ use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use super::adapter::Adapter;
 use super::flow::{Inbox, Outbox, SLOTS};
 use super::keeper::{self, Kept, Ward};
+use super::near::NEAR;
 use super::paths::{PATHS_MOST, PathEnd, State};
 use super::place::Placement;
 use super::rail::{Made, RING_BYTES, Rail, Rings, SLOT_BYTES};
@@ -108,6 +109,8 @@ pub(super) struct Inner {
     pub(super) known: Vec<Arc<Region>>,
     /// Bytes that were placed, and bytes that went through slots.
     pub(super) carried: (u64, u64),
+    /// Of those that were placed, bytes that a GPU's driver copied first.
+    pub(super) fetched: u64,
     /// What this side could connect; the peer's word on it is what ends the meeting.
     pub(super) outcome: Option<Outcome>,
     pub(super) met: bool,
@@ -140,7 +143,8 @@ impl VerbsStream {
         let count = usize::from(wish.settings.queue_pairs).min(most.max(1));
         let (mut rails, mut made, mut offer) = (Vec::new(), Vec::new(), Offer::default());
         for adapter in &wish.adapters {
-            let ready = Rail::new(adapter, &rings, count).and_then(|rail| {
+            let distance = wish.regions.distance(adapter);
+            let ready = Rail::new(adapter, &rings, count, distance).and_then(|rail| {
                 let pairs: Result<Vec<Made>, _> = (0..count).map(|_| rail.queue_pair()).collect();
                 Ok((rail, pairs?))
             });
@@ -179,6 +183,7 @@ impl VerbsStream {
             placements: [const { None }; SLOTS],
             known: Vec::new(),
             carried: (0, 0),
+            fetched: 0,
             outcome: None,
             met: false,
             refused,
@@ -254,7 +259,7 @@ impl Ward for Shared {
 /// In words.
 pub(crate) fn try_port(adapter: &Arc<Adapter>) -> Result<(), String> {
     let rings = Rings::new().map_err(|error| error.to_string())?;
-    let made = Rail::new(adapter, &rings, 1).and_then(|rail| rail.queue_pair());
+    let made = Rail::new(adapter, &rings, 1, NEAR).and_then(|rail| rail.queue_pair());
     made.map(|_| ()).map_err(|error| error.to_string())
 }
 
@@ -434,6 +439,13 @@ impl Drop for VerbsStream {
             std::thread::yield_now();
         }
         let (placed, copied) = inner.carried;
+        if inner.fetched > 0 {
+            tracing::info!(
+                target: crate::log::NET, rank = inner.wish.rank,
+                "NET/IB : to {}: {} bytes were copied from GPU memory before they were placed (NCCL_NET_GDR_READ=0)",
+                inner.wish.peer, inner.fetched
+            );
+        }
         tracing::info!(
             target: crate::log::NET, rank = inner.wish.rank,
             "NET/IB : to {}: {placed} bytes were placed, {copied} went through slots",
