@@ -122,6 +122,14 @@ fn without_a_gpu_the_error_names_what_is_missing() {
     assert!(done.stderr.contains("--memory cuda needs a GPU"), "{}", done.stderr);
     assert!(done.stderr.contains(missing), "{}", done.stderr);
 
+    for word in ["pairs", "bisect"] {
+        let mut command = ringway(&["perf", word, "--memory", "cuda"]);
+        let done = finish(command.env("RINGWAY_CUDA_LIBRARY", missing));
+        assert_eq!((done.status.code(), done.stdout.as_str()), (Some(2), ""), "{done:?}");
+        let lines = done.stderr.matches("--memory cuda needs a GPU").count();
+        assert_eq!(lines, 1, "told once: {}", done.stderr);
+    }
+
     let done = finish(ringway(&args).env("RINGWAY_GPU", "0"));
     assert_eq!((done.status.code(), done.stdout.as_str()), (Some(2), ""), "{done:?}");
     assert!(done.stderr.contains("RINGWAY_GPU is 0"), "{}", done.stderr);

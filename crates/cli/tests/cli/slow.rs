@@ -105,13 +105,18 @@ fn a_slow_gpu_is_named_with_all_that_is_known_of_it() {
     }
 }
 
+/// Three ranks on one GPU, by way of its memory and, as ranks of several hosts would, by way of the host's.
 #[test]
-fn ranks_that_share_a_gpu_are_measured_in_turns() {
+fn ranks_may_share_a_gpu_and_reach_each_other_in_any_way() {
     for word in ["pairs", "bisect"] {
-        let args = ["perf", word, "--memory", "cuda", "--ranks", "3", "-b", "1"];
-        let Some(mut command) = on_fake(&args) else { return };
-        let done = finish(&mut command);
-        is_answer(done.status.code(), &done.stdout);
-        assert!(done.stdout.contains("# GPU memory: direct access on GPU 0"), "{}", done.stdout);
+        for (transport, path) in [("shm", "direct access on GPU 0"), ("tcp", "staged through")] {
+            let args = ["perf", word, "--memory", "cuda", "--ranks", "3", "-b", "64K"];
+            let args = [&args[..], &["--transport", transport]].concat();
+            let Some(mut command) = on_fake(&args) else { return };
+            let done = finish(&mut command);
+            is_answer(done.status.code(), &done.stdout);
+            let told = done.stdout.lines().find(|line| line.starts_with("# GPU memory: "));
+            assert!(told.is_some_and(|told| told.contains(path)), "{}", done.stdout);
+        }
     }
 }

@@ -134,6 +134,9 @@ impl Culprit {
             _ if self.computes.is_some() => {
                 "look at its processors: what else runs there, clock rates, limits: ringway doctor there"
             }
+            _ if self.copies.is_some() && self.name.starts_with("rank") => {
+                "that GPU is quick for its other ranks: look at what limits this process there (MPS, other work): ringway doctor there"
+            }
             _ if self.copies.is_some() => {
                 "look at that GPU: clocks, power, temperature, memory errors, what else runs on it: ringway doctor there"
             }
@@ -224,6 +227,8 @@ mod tests {
             "{sentence}"
         );
         assert!(one.advice().contains("ringway topo"), "{}", one.advice());
+        let copies = Culprit { copies: Some(2.0), ..one.clone() };
+        assert!(copies.advice().contains("quick for its other ranks"), "{}", copies.advice());
         let one = Culprit { computes: Some(2.0), ..one }.named(&places);
         assert!(one.sentence().starts_with("rank 3 on node1: its"), "{}", one.sentence());
 

@@ -2,6 +2,7 @@
 
 use ringway_plan::rng::Random;
 
+use super::alone::WORKS;
 use super::*;
 use crate::perf::slow::places::tests::{cluster, with_gpus};
 use crate::perf::slow::robust::Bar;
