@@ -331,7 +331,13 @@ fn merged(culprits: Vec<Culprit>, places: &Places) -> Vec<Culprit> {
         let mut like = like.filter(|all| all.len() < places.ranks() && all.len() > ranks.len());
         like.find(|all| all.iter().all(|rank| ones.contains(rank)))
     };
-    for mut one in culprits {
+    // Who stands still is quick with some and slow with others, by chance: its paths say nothing.
+    let stands = |rank: &usize| {
+        culprits.iter().any(|one| one.computes.is_some() && one.ranks.contains(rank))
+    };
+    let chance = |one: &Culprit| !one.to.is_empty() && one.ranks.iter().chain(&one.to).any(stands);
+    let meant: Vec<Culprit> = culprits.iter().filter(|one| !chance(one)).cloned().collect();
+    for mut one in meant {
         if one.to.is_empty()
             && let Some(ranks) = whole(&one.ranks)
         {
@@ -376,4 +382,24 @@ fn turned(all: impl Iterator<Item = usize>, look: usize) -> Vec<usize> {
     let by = (look * PARTNERS).checked_rem(all.len()).unwrap_or(0);
     all.rotate_left(by);
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::slow::places::tests::cluster;
+
+    #[test]
+    fn a_rank_that_stands_still_has_no_slow_paths_and_no_slow_gpu() {
+        let places = cluster(&[4], 8);
+        let still = Culprit::new(vec![2], Vec::new(), Way::Both);
+        let still = Culprit { computes: Some(2.0), copies: Some(1.5), ..still };
+        let path = |a: usize, b: usize| Culprit {
+            slower: Some(1.5),
+            ..Culprit::new(vec![a], vec![b], Way::Sends)
+        };
+        let named = merged(vec![still, path(2, 3), path(1, 2), path(0, 1)], &places);
+        let names: Vec<_> = named.iter().map(|one| (one.name.as_str(), one.copies)).collect();
+        assert_eq!(names, [("rank 2", None), ("the path from rank 0 to rank 1", None)]);
+    }
 }
