@@ -227,6 +227,16 @@ mod tests {
     }
 
     #[test]
+    fn another_number_of_ranks_than_the_jobs_is_refused_with_the_way_out() {
+        let place = with(&[("RANK", "1"), ("WORLD_SIZE", "4")]).unwrap().unwrap();
+        assert!(place.check_ranks(None).is_ok() && place.check_ranks(Some(4)).is_ok());
+        assert_eq!(
+            place.check_ranks(Some(8)).unwrap_err().to_string(),
+            "--ranks 8: this is rank 1 of a job of 4 that torchrun started; drop --ranks, or run it outside of that job"
+        );
+    }
+
+    #[test]
     fn nonsense_is_refused_by_name() {
         let cases: [&[(&str, &str)]; 3] = [
             &[("RANK", "x"), ("WORLD_SIZE", "2")],

@@ -12,9 +12,9 @@ use serde::Serialize;
 use self::measure::{Bench, Round};
 use self::search::Search;
 use super::launch::EXIT_NOT_PASSED;
-use super::ranks::Collectives as _;
 use super::slow::culprit::Culprit;
-use super::slow::places::{Place, Places};
+use super::slow::head::Head;
+use super::slow::places::Places;
 use super::slow::{self, BISECT_FORMAT, SlowArgs};
 use super::{clock, json};
 use crate::exit::ExitCode;
@@ -24,12 +24,14 @@ use crate::{output, size};
 #[derive(Debug, Args)]
 #[command(
     max_term_width = 80,
-    after_help = "Every rank does the same work first: a slow processor is named by that. Then
-group testing: both halves of the hosts (or ranks) run all_reduce, small and
-large, one after the other; the slow half is split again, filled up with sound
-ones, until one is left, which is measured again three times beside sound ones.
-Where the halves are alike, rings with other neighbours each time find a slow
-path. About log2(n) + 4 rounds; each says what was compared.
+    after_help = "Every rank does the same work first: a slow processor is named by that; with
+--memory cuda every GPU copies in its own memory: a slow GPU is named by that.
+Then group testing: both halves of the hosts (or GPUs, or ranks) run all_reduce,
+small and large, one after the other; the slow half is split again, filled up
+with sound ones, until one is left, which is measured again three times beside
+sound ones. Where the halves are alike, rings with other neighbours each time
+find a slow path; there are none where GPUs use each other's memory directly.
+About log2(n) + 4 rounds; each says what was compared.
 Starts the ranks itself, on this machine; under a launcher (ringway run
 --hosts, torchrun, mpirun, srun) it joins that job instead.
 
@@ -38,6 +40,7 @@ when it could not be measured. docs/slow-one.md says more.
 
 Examples:
   ringway perf bisect --ranks 8
+  ringway perf bisect --memory cuda -b 16M
   ringway run --hosts a,b,c,d -- ringway perf bisect
   srun -N 64 --ntasks-per-node 1 ringway perf bisect -b 16M -J bisect.json"
 )]
@@ -49,15 +52,8 @@ pub(crate) struct BisectArgs {
 /// The JSON form.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
-    format: &'static str,
-    version: &'static str,
-    start_time: String,
-    end_time: String,
-    connection: String,
-    ranks: &'a [Place],
-    bytes: u64,
-    /// So many times as long is slow.
-    limit: f64,
+    #[serde(flatten)]
+    head: Head<'a>,
     rounds: &'a [Round],
     culprits: &'a [Culprit],
 }
@@ -69,16 +65,14 @@ pub(crate) fn run(args: &BisectArgs) -> anyhow::Result<ExitCode> {
 
 fn report(comm: &Communicator, args: &SlowArgs) -> anyhow::Result<ExitCode> {
     let start_time = clock::now();
-    let places = Places::exchange(comm)?;
+    let places = Places::exchange(comm, args.memory)?;
     let prints = comm.rank() == 0;
     if prints {
-        let version = env!("CARGO_PKG_VERSION");
-        let ranks = places.ranks();
-        output::line(&format!("# ringway {version} {} ranks {ranks}", comm.describe()))?;
+        Head::lines(comm).iter().try_for_each(|line| output::line(line))?;
         let bytes = size::display(args.bytes);
         output::line(&format!("# all_reduce of 8 B and of {bytes}, the quickest of some turns"))?;
     }
-    let mut bench = Bench::new(comm, &places, args.bytes);
+    let mut bench = Bench::new(comm, &places, args)?;
     let culprits = Search::new(&mut bench, &places, args.bars(&places)).run()?;
     if !prints {
         return Ok(ExitCode::SUCCESS);
@@ -91,18 +85,8 @@ fn report(comm: &Communicator, args: &SlowArgs) -> anyhow::Result<ExitCode> {
         output::line(&format!("nothing stands out by {:.0} % or more", args.threshold))?;
     }
     if let Some(path) = &args.json {
-        let document = Document {
-            format: BISECT_FORMAT,
-            version: env!("CARGO_PKG_VERSION"),
-            start_time,
-            end_time: clock::now(),
-            connection: comm.describe(),
-            ranks: &places.0,
-            bytes: args.bytes,
-            limit: args.limit(),
-            rounds: &bench.rounds,
-            culprits: &culprits,
-        };
+        let head = Head::new(BISECT_FORMAT, comm, &places, args, start_time);
+        let document = Document { head, rounds: &bench.rounds, culprits: &culprits };
         json::write(&document, path)?;
     }
     Ok(match culprits.is_empty() {

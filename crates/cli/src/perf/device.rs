@@ -52,8 +52,7 @@ impl<'a> Device<'a> {
         // Without a form in place, what is there is copied aside first.
         let copied = matches!(case.collective, Collective::SendRecv | Collective::AllToAll);
         if in_place && copied {
-            let bytes = case.layout.table_bytes();
-            self.queue.send_recv(bytes, (case.rank, output), (case.rank, input))?;
+            self.copy(case.layout.table_bytes(), case.rank)?;
         }
         match case.collective {
             Collective::SendRecv => {
@@ -61,15 +60,46 @@ impl<'a> Device<'a> {
                 self.queue.send_recv(case.layout.table_bytes(), to, from)?;
             }
             _ if in_place && !copied && case.collective != Collective::Barrier => {
-                self.queue.collective_in_place(&call.of_library(), output)?;
+                self.call_in_place(&call.of_library())?;
             }
             _ => self.queue.collective(&call.of_library(), input, output)?,
         }
         Ok(())
     }
 
+    /// Enqueues a message from the output to another rank.
+    pub(crate) fn send(&self, bytes: usize, to: u32) -> anyhow::Result<()> {
+        Ok(self.queue.send(bytes, to, self.place(Side::Output))?)
+    }
+
+    /// Enqueues the receiving of one into the output.
+    pub(crate) fn receive(&self, bytes: usize, from: u32) -> anyhow::Result<()> {
+        Ok(self.queue.recv(bytes, from, self.place(Side::Output))?)
+    }
+
+    /// Enqueues a collective in the output.
+    pub(crate) fn call_in_place(&self, call: &ringway::Call) -> anyhow::Result<()> {
+        Ok(self.queue.collective_in_place(call, self.place(Side::Output))?)
+    }
+
+    /// Enqueues a copy from the output to the input, on this rank's own GPU.
+    pub(crate) fn copy(&self, bytes: usize, rank: u32) -> anyhow::Result<()> {
+        let (from, to) = (self.place(Side::Output), self.place(Side::Input));
+        Ok(self.queue.send_recv(bytes, (rank, from), (rank, to))?)
+    }
+
     /// Waits until all calls are done.
     pub(crate) fn finish(&self) -> anyhow::Result<()> {
         Ok(self.queue.finish()?)
     }
+}
+
+/// Ends a measurement on GPU memory: when it is over on all ranks, or has failed on one and all know. Only then may
+/// its buffers go. Every rank calls it.
+pub(crate) fn over<T>(comm: &Communicator, measured: anyhow::Result<T>) -> anyhow::Result<T> {
+    let measured = measured.and_then(|value| Ok(comm.barrier().map(|()| value)?));
+    if let Err(error) = &measured {
+        comm.abort(&format!("its measurement ended: {error:#}"));
+    }
+    measured
 }

@@ -1,22 +1,33 @@
 //! Who the ranks are: each tells all others its process and host, and its GPU where it has one.
 
+use serde::{Deserialize, Serialize};
+
 use super::ranks::{self, Collectives};
 use super::table::{Device, NO_ADDRESS, NO_GPU};
 
 /// Bytes of a host name that travel; longer ones are cut.
 const HOST_BYTES: usize = 120;
-/// Likewise of a GPU's address and name.
-const ADDRESS_BYTES: usize = 16;
-const NAME_BYTES: usize = 64;
 
 /// A rank's GPU.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Gpu {
     /// Its number in the rank's process.
-    pub(crate) ordinal: u32,
-    /// Its address on the PCI bus.
+    pub(crate) index: u32,
+    /// Its address on the PCI bus; empty where the driver does not say, as the others.
     pub(crate) address: String,
+    pub(crate) uuid: String,
     pub(crate) name: String,
+}
+
+impl Gpu {
+    /// `NVIDIA H200 at 0000:18:00.0`, as far as it is known.
+    pub(crate) fn model(&self) -> String {
+        match (self.name.as_str(), self.address.as_str()) {
+            (name, "") => name.to_owned(),
+            ("", address) => format!("at {address}"),
+            (name, address) => format!("{name} at {address}"),
+        }
+    }
 }
 
 /// All ranks as the header names them. Every rank calls it.
@@ -26,45 +37,17 @@ pub(crate) fn exchange(comm: &dyn Collectives) -> anyhow::Result<Vec<Device>> {
 }
 
 /// Tells all ranks this one's GPU, and learns theirs. Every rank calls it.
-pub(crate) fn exchange_gpus(
-    comm: &dyn Collectives,
-    own: &Gpu,
-    devices: &mut [Device],
-) -> anyhow::Result<()> {
-    let records = ranks::all_gather(comm, &gpu_record(own))?;
-    for (device, record) in devices.iter_mut().zip(&records) {
-        let gpu = gpu_of(record);
-        (device.device, device.address, device.name) = (gpu.ordinal, gpu.address, gpu.name);
-    }
-    Ok(())
-}
-
-fn gpu_record(gpu: &Gpu) -> Vec<u8> {
-    let mut bytes = gpu.ordinal.to_le_bytes().to_vec();
-    // nccl-tests leaves the function out.
-    let address = gpu.address.split('.').next().unwrap_or_default();
-    bytes.extend(address.bytes().take(ADDRESS_BYTES));
-    bytes.resize(4 + ADDRESS_BYTES, 0);
-    bytes.extend(gpu.name.bytes().take(NAME_BYTES));
-    bytes.resize(4 + ADDRESS_BYTES + NAME_BYTES, 0);
-    bytes
-}
-
-fn gpu_of(record: &[u8]) -> Gpu {
-    let (ordinal, rest) = record.split_at(4);
-    let (address, name) = rest.split_at(ADDRESS_BYTES);
-    Gpu {
-        ordinal: u32::from_le_bytes(ordinal.try_into().unwrap_or([0; 4])),
-        address: text(address),
-        name: text(name),
-    }
+pub(crate) fn exchange_gpus(comm: &dyn Collectives, own: &Gpu) -> anyhow::Result<Vec<Gpu>> {
+    let all = ranks::all_gather_texts(comm, &serde_json::to_string(own)?)?;
+    all.iter().map(|text| Ok(serde_json::from_str(text)?)).collect()
 }
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).trim_end_matches('\0').to_owned()
 }
 
-fn host_name() -> String {
+/// This host's name.
+pub(crate) fn host_name() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
@@ -104,18 +87,6 @@ mod tests {
         let short: Vec<_> =
             devices.iter().map(|d| (d.rank, d.pid, d.host.as_str(), d.device)).collect();
         assert_eq!(short, [(0, 1, "a", 0), (1, 2, "b", 0), (2, 3, "a", 1)]);
-    }
-
-    #[test]
-    fn gpus_travel_whole() {
-        let gpu = |address: &str| Gpu {
-            ordinal: 3,
-            address: address.to_owned(),
-            name: "NVIDIA H200".to_owned(),
-        };
-        let record = gpu_record(&gpu("0000:18:00.0"));
-        assert_eq!(record.len(), gpu_record(&gpu("")).len());
-        assert_eq!(gpu_of(&record), gpu("0000:18:00"));
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use clap::Args;
 use ringway::Communicator;
 
-use self::confirm::Best;
+use self::confirm::{Alone, Best};
 use self::document::Document;
 use self::grid::Grid;
 use self::judge::Times;
@@ -27,10 +27,11 @@ use self::play::Player;
 use self::schedule::Pair;
 use super::launch::EXIT_NOT_PASSED;
 use super::progress::Progress;
-use super::ranks::{self, Collectives as _};
+use super::ranks;
 use super::slow::culprit::Culprit;
+use super::slow::head::Head;
 use super::slow::places::Places;
-use super::slow::{self, SlowArgs, robust};
+use super::slow::{self, PAIRS_FORMAT, SlowArgs, robust};
 use super::{clock, json};
 use crate::exit::ExitCode;
 use crate::output;
@@ -41,9 +42,10 @@ use crate::output;
     max_term_width = 80,
     after_help = "A tournament: in n-1 rounds every rank meets every other one. A match is round
 trips of 8 bytes, large messages one way and the other, and the same work on
-both processors. Who stands out by robust statistics is measured again, alone,
-beside others; only who is slow then too is named: a host, a rank, one way of
-it, or the path between two.
+both processors; with --memory cuda also copies in the memory of both GPUs. Who
+stands out by robust statistics is measured again, alone, beside others; only
+who is slow then too is named: a host, a GPU, a rank, one way of it, or the
+path between two.
 Starts the ranks itself, on this machine; under a launcher (ringway run
 --hosts, torchrun, mpirun, srun) it joins that job instead.
 
@@ -52,6 +54,7 @@ when it could not be measured. docs/slow-one.md says more.
 
 Examples:
   ringway perf pairs --ranks 4
+  ringway perf pairs --memory cuda
   ringway run --hosts a,b,c,d -- ringway perf pairs -J pairs.json
   srun -N 16 --ntasks-per-node 1 ringway perf pairs -b 4M
   ringway report pairs.json"
@@ -89,23 +92,22 @@ pub(crate) fn run(args: &PairsArgs) -> anyhow::Result<ExitCode> {
 
 fn report(comm: &Communicator, args: &PairsArgs) -> anyhow::Result<ExitCode> {
     let start_time = clock::now();
-    let places = Places::exchange(comm)?;
+    let places = Places::exchange(comm, args.slow.memory)?;
     let outcome = tournament(comm, args, &places)?;
     if comm.rank() != 0 {
         return Ok(ExitCode::SUCCESS);
     }
-    let limit = args.slow.limit();
     let page = show::Page {
-        connection: comm.describe(),
+        head: Head::lines(comm),
         bytes: args.slow.bytes,
-        limit,
+        limit: args.slow.limit(),
         columns: output::columns(),
         has_colour: output::stdout_has_colour(),
     };
     output::stdout_bytes(page.text(&outcome, &places).as_bytes())?;
     if let Some(path) = &args.slow.json {
-        let document = Document::new(&outcome, &places, &page, start_time);
-        json::write(&document, path)?;
+        let head = Head::new(PAIRS_FORMAT, comm, &places, &args.slow, start_time);
+        json::write(&Document::new(head, &outcome, args.slow.bytes), path)?;
     }
     Ok(match outcome.culprits.is_empty() {
         true => ExitCode::SUCCESS,
@@ -117,7 +119,8 @@ fn report(comm: &Communicator, args: &PairsArgs) -> anyhow::Result<ExitCode> {
 fn tournament(comm: &Communicator, args: &PairsArgs, places: &Places) -> anyhow::Result<Outcome> {
     let bars = args.slow.bars(places);
     let rounds = schedule::rounds(places.ranks());
-    let mut player = Player::new(comm, args.slow.bytes);
+    let mut buffer = None;
+    let mut player = Player::new(comm, args.slow.memory, args.slow.bytes, &mut buffer)?;
     let progress = (comm.rank() == 0).then(|| Progress::new(Some(rounds.len() as u64)));
     let mut seen = BTreeMap::new();
     let mut at_once = 1;
@@ -147,7 +150,10 @@ fn tournament(comm: &Communicator, args: &PairsArgs, places: &Places) -> anyhow:
             round_trip: value(&times.round_trips, pair),
             messages: [value(&times.messages, pair), value(&times.messages, (high, low))],
         };
-        Ok((best, [low, high].map(|rank| times.works[rank].unwrap_or(f64::INFINITY))))
+        Ok((
+            best,
+            [low, high].map(|rank| Alone { work: times.works[rank], copy: times.copies[rank] }),
+        ))
     })?;
     Ok(Outcome { rounds: rounds.len(), at_once, times, suspects: suspects.len(), culprits })
 }
@@ -155,17 +161,20 @@ fn tournament(comm: &Communicator, args: &PairsArgs, places: &Places) -> anyhow:
 /// What all ranks saw. Every rank calls it.
 fn gather(comm: &Communicator, seen: &BTreeMap<usize, play::Seen>) -> anyhow::Result<Times> {
     let ranks = comm.size() as usize;
-    let mut own = vec![0.0; 2 * ranks + 1];
+    let mut own = vec![0.0; 2 * ranks + 2];
     for (other, seen) in seen {
         own[*other] = seen.round_trip_us.unwrap_or(0.0);
         own[ranks + *other] = seen.message_us;
     }
     let works: Vec<f64> = seen.values().map(|seen| seen.work_us).collect();
     own[2 * ranks] = robust::median(&works);
+    let copies: Vec<f64> = seen.values().filter_map(|seen| seen.copy_us).collect();
+    own[2 * ranks + 1] = robust::median(&copies);
     let mut times = Times {
         round_trips: Grid::new(ranks),
         messages: Grid::new(ranks),
         works: vec![None; ranks],
+        copies: vec![None; ranks],
     };
     for (row, all) in ranks::all_gather_numbers(comm, &own)?.iter().enumerate() {
         for column in 0..ranks {
@@ -173,7 +182,8 @@ fn gather(comm: &Communicator, seen: &BTreeMap<usize, play::Seen>) -> anyhow::Re
             times.round_trips.set(column, row, all[column]);
             times.messages.set(row, column, all[ranks + column]);
         }
-        times.works[row] = all.last().copied().filter(|us| *us > 0.0);
+        let alone = |at: usize| all.get(2 * ranks + at).copied().filter(|us| *us > 0.0);
+        (times.works[row], times.copies[row]) = (alone(0), alone(1));
     }
     Ok(times)
 }

@@ -15,6 +15,7 @@ use ringway_plan::types::{Collective, ReduceOp};
 use super::args::Memory;
 use super::clock;
 use super::compare;
+use super::device;
 use super::expect::Expectation;
 use super::identity;
 use super::json::{self, Document, Results};
@@ -110,13 +111,10 @@ fn measure_and_report(
         let mut bench = Bench::new(comm, &settings);
         return work(&settings, comm, &mut bench, &roots, &devices, replaces);
     }
-    let gpu = ranks::attach_gpu(comm, devices[comm.rank() as usize].device)?;
-    let own = identity::Gpu {
-        ordinal: u32::try_from(gpu.ordinal()).unwrap_or(0),
-        address: gpu.bus_address().to_owned(),
-        name: gpu.name().to_owned(),
-    };
-    identity::exchange_gpus(comm, &own, &mut devices)?;
+    let own = ranks::attach_gpu(comm, devices[comm.rank() as usize].device)?;
+    for (device, gpu) in devices.iter_mut().zip(identity::exchange_gpus(comm, &own)?) {
+        device.has(gpu);
+    }
     // Memory is given back when `bench` goes: by then nobody may wait in a kernel for this rank.
     let bench = Bench::on_gpu(comm, &settings);
     let (bench, measured) = match bench {
@@ -126,10 +124,7 @@ fn measure_and_report(
         }
         Err(error) => (None, Err(error)),
     };
-    let measured = measured.and_then(|code| Ok(comm.barrier().map(|()| code)?));
-    if let Err(error) = &measured {
-        comm.abort(&format!("its measurement ended: {error:#}"));
-    }
+    let measured = device::over(comm, measured);
     drop(bench);
     measured
 }

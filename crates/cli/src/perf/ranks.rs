@@ -3,12 +3,17 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::{Context as _, bail};
 use ringway::config::Config;
 use ringway::device::Gpu;
 use ringway::{Communicator, UniqueId};
 use ringway_plan::algorithm::Algorithm;
 use ringway_plan::types::{Collective, DataType, Level, ReduceOp};
+
+use super::identity;
+
+/// How the error begins that ends a measurement on GPU memory before it begins.
+const NO_GPU_MEMORY: &str = "--memory cuda: GPU memory cannot be used";
 
 /// One call, with NCCL's meaning of `count`: per rank for all_gather and reduce_scatter, per
 /// peer for all_to_all, gather and scatter, in all for the others.
@@ -190,14 +195,32 @@ impl Team {
 }
 
 /// Gives a rank its GPU: those that its process sees, in turn by the rank's number on its host. All ranks
-/// call it; where one has none, all fail with the reason.
-pub(crate) fn attach_gpu(comm: &Communicator, number: u32) -> anyhow::Result<std::sync::Arc<Gpu>> {
-    // Without one the ranks must still hear of it from each other.
-    let count = Gpu::count(&Config::from_env()).unwrap_or(1);
-    comm.attach_gpu(i32::try_from(number % count.max(1)).ok())?;
-    comm.gpu().ok_or_else(|| {
-        let why = comm.gpu_refusal().unwrap_or_else(|| "no rank says why".to_owned());
-        anyhow!("--memory cuda: GPU memory cannot be used: {why}")
+/// call it; where some have none, all fail, and name them.
+pub(crate) fn attach_gpu(comm: &Communicator, number: u32) -> anyhow::Result<identity::Gpu> {
+    let config = Config::from_env();
+    let ordinal = |count: u32| i32::try_from(number % count.max(1)).unwrap_or(0);
+    let gpu = Gpu::count(&config).and_then(|count| Gpu::at(&config, ordinal(count)));
+    let why = match &gpu {
+        Ok(_) => String::new(),
+        Err(why) => format!("rank {} on {}: {why}", comm.rank(), identity::host_name()),
+    };
+    let told = all_gather_texts(comm, &why)?;
+    let without: Vec<&String> = told.iter().filter(|why| !why.is_empty()).collect();
+    let gpu = match (&without[..], gpu) {
+        ([], Ok(gpu)) => gpu,
+        ([first], _) => bail!("{NO_GPU_MEMORY}: {first}"),
+        ([first, more @ ..], _) => bail!("{NO_GPU_MEMORY}: {first}; and {} more ranks", more.len()),
+        ([], Err(error)) => return Err(error.into()),
+    };
+    comm.attach_gpu(Some(gpu.ordinal()))?;
+    if let Some(why) = comm.gpu_refusal() {
+        bail!("{NO_GPU_MEMORY}: {why}");
+    }
+    Ok(identity::Gpu {
+        index: u32::try_from(gpu.ordinal()).unwrap_or(0),
+        address: gpu.bus_address().to_owned(),
+        uuid: gpu.uuid(),
+        name: gpu.name().to_owned(),
     })
 }
 

@@ -2,7 +2,9 @@
 //!
 //! *Invariant*: nobody is accused by one look. Whoever stands out is measured again, alone, beside others that do not.
 
+pub(crate) mod area;
 pub(crate) mod culprit;
+pub(crate) mod head;
 pub(crate) mod places;
 pub(crate) mod robust;
 pub(crate) mod work;
@@ -17,7 +19,7 @@ use ringway::Communicator;
 use self::places::Places;
 use self::robust::Bar;
 use super::args::{Memory, Transport};
-use super::{json, launch, ranks};
+use super::{device, json, launch, ranks};
 use crate::exit::ExitCode;
 use crate::launch::environment;
 use crate::size;
@@ -28,19 +30,22 @@ pub(crate) const BISECT_FORMAT: &str = "ringway-bisect-1";
 
 /// Ranks that are started at least where nobody says how many: of fewer hardly any can be told from the rest.
 const RANKS_USUAL: u32 = 4;
+/// And at most, where there are GPUs for more.
+const RANKS_USUAL_MOST: u32 = 8;
 /// Messages longer than this are a slip of the keyboard.
 const BYTES_MAX: u64 = 1 << 30;
 
 /// Options that both have.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct SlowArgs {
-    /// Ranks to start [default: one per core, at least 4, at most 8]
+    /// Ranks to start [default: one per core, or one per GPU with --memory cuda;
+    /// at least 4, at most 8]
     #[arg(short = 'n', long, value_name = "N")]
     pub(crate) ranks: Option<u32>,
     /// How bytes travel between ranks: shm, tcp or auto
     #[arg(long, value_name = "NAME", hide_possible_values = true)]
     pub(crate) transport: Option<Transport>,
-    /// Where the buffers are: host (GPU memory is not measured by this yet)
+    /// Where the buffers are: host, or cuda for GPU memory
     #[arg(long, value_name = "WHERE", default_value = "host", hide_possible_values = true)]
     pub(crate) memory: Memory,
     /// Size of what is sent to see bandwidth
@@ -89,12 +94,6 @@ pub(crate) fn run(
     args: &SlowArgs,
     search: impl Fn(&Communicator) -> anyhow::Result<ExitCode>,
 ) -> anyhow::Result<ExitCode> {
-    if args.memory == Memory::Cuda {
-        bail!(
-            "{word} --memory cuda: GPU memory is not measured by {word}; ringway perf sendrecv --memory cuda measures each \
-             rank with the next"
-        );
-    }
     if !(1..=BYTES_MAX).contains(&args.bytes) {
         bail!("{word} --bytes {}: give 1 byte to 1 GiB", args.bytes);
     }
@@ -102,7 +101,11 @@ pub(crate) fn run(
     let variables: Vec<(&'static str, String)> =
         transport.map(|transport| ("RINGWAY_TRANSPORT", transport)).into_iter().collect();
     let Some(place) = environment::place()? else {
-        let usual = crate::launch::default_ranks().max(RANKS_USUAL);
+        let usual = match args.memory {
+            Memory::Host => crate::launch::default_ranks().max(RANKS_USUAL),
+            // That there is none is told once, before any rank is there to tell it.
+            Memory::Cuda => ranks::gpus()?.clamp(RANKS_USUAL, RANKS_USUAL_MOST),
+        };
         let size = crate::launch::ranks("--ranks", args.ranks.or(Some(usual)))?;
         enough(word, size)?;
         check_json(args)?;
@@ -119,7 +122,9 @@ pub(crate) fn run(
         if place.rank == 0 {
             check_json(args)?;
         }
-        search(&ranks::connect()?)
+        let comm = ranks::connect()?;
+        let searched = search(&comm);
+        if args.memory == Memory::Cuda { device::over(&comm, searched) } else { searched }
     };
     let searched = one_rank().with_context(|| format!("rank {}", place.rank));
     searched.or_else(|error| match place.rank {

@@ -3,6 +3,7 @@
 //! Readers of that format split rows at blanks and look for the footer's words; lines that
 //! begin with `#` and are not known to them they skip. Ours add only such lines.
 
+use super::identity::Gpu;
 use super::late::Tally;
 use super::number::{fit, general};
 use super::stats::IterationStats;
@@ -27,6 +28,14 @@ pub(crate) const NO_ADDRESS: &str = "0000:00:00";
 pub(crate) const NO_GPU: &str = "cpu";
 
 impl Device {
+    /// The rank's memory is that of a GPU.
+    pub(crate) fn has(&mut self, gpu: Gpu) {
+        self.device = gpu.index;
+        // nccl-tests leaves the function out.
+        gpu.address.split('.').next().unwrap_or_default().clone_into(&mut self.address);
+        self.name = gpu.name;
+    }
+
     /// The rank's line in the header.
     pub(crate) fn line(&self) -> String {
         format!(

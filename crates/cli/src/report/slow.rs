@@ -23,6 +23,8 @@ const RANKS_MOST: usize = 4096;
 pub(crate) struct Searched {
     format: String,
     connection: String,
+    #[serde(default)]
+    gpu_path: Option<String>,
     bytes: u64,
     limit: f64,
     ranks: Vec<Rank>,
@@ -52,6 +54,8 @@ struct Round {
     groups: Vec<Group>,
     #[serde(default)]
     work_us: Vec<f64>,
+    #[serde(default)]
+    copy_us: Vec<f64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -95,12 +99,15 @@ pub(super) fn section(all: &[Searched]) -> Section {
         hosts.dedup();
         section.blocks.push(Block::Heading(format!("{}: {}", one.kind(), one.file)));
         section.blocks.push(Block::Text(format!(
-            "{} ranks on {} {}, {}, messages of {}",
+            "{} ranks on {} {}, {}, messages of {}{}",
             one.ranks.len(),
             hosts.len(),
             if hosts.len() == 1 { "host" } else { "hosts" },
             one.connection,
-            size::display(one.bytes)
+            size::display(one.bytes),
+            one.gpu_path
+                .as_ref()
+                .map_or_else(String::new, |path| format!(" in GPU memory: {path}"))
         )));
         section.findings.extend(findings(one));
         maps(&mut section, one);
@@ -184,8 +191,8 @@ fn rounds(section: &mut Section, one: &Searched) {
     }
     let mut table = Table::new(&["#round", "ranks", "#8 B", "#large", "found"]);
     for (number, round) in (1..).zip(rounds.iter().take(LISTED)) {
-        if !round.work_us.is_empty() {
-            let [least, most] = [0.0, 1.0].map(|part| robust::quantile(&round.work_us, part));
+        for alone in [&round.work_us, &round.copy_us].into_iter().filter(|us| !us.is_empty()) {
+            let [least, most] = [0.0, 1.0].map(|part| robust::quantile(alone, part));
             table.rows.push(vec![
                 Cell::number(number.to_string(), f64::from(number)),
                 Cell::text("each alone"),

@@ -6,7 +6,7 @@ use crate::fakes;
 use crate::process::{Finished, Folder, finish, ringway};
 
 /// The program on the fake GPU; nothing where it cannot be compiled.
-fn on_fake(args: &[&str]) -> Option<Command> {
+pub(crate) fn on_fake(args: &[&str]) -> Option<Command> {
     let fakes::Cuda { driver, nvrtc } = fakes::cuda()?;
     let mut command = ringway(args);
     command.env("RINGWAY_CUDA_LIBRARY", driver).env("RINGWAY_NVRTC_LIBRARY", nvrtc);
@@ -122,6 +122,14 @@ fn without_a_gpu_the_error_names_what_is_missing() {
     assert!(done.stderr.contains("--memory cuda needs a GPU"), "{}", done.stderr);
     assert!(done.stderr.contains(missing), "{}", done.stderr);
 
+    for word in ["pairs", "bisect"] {
+        let mut command = ringway(&["perf", word, "--memory", "cuda"]);
+        let done = finish(command.env("RINGWAY_CUDA_LIBRARY", missing));
+        assert_eq!((done.status.code(), done.stdout.as_str()), (Some(2), ""), "{done:?}");
+        let lines = done.stderr.matches("--memory cuda needs a GPU").count();
+        assert_eq!(lines, 1, "told once: {}", done.stderr);
+    }
+
     let done = finish(ringway(&args).env("RINGWAY_GPU", "0"));
     assert_eq!((done.status.code(), done.stdout.as_str()), (Some(2), ""), "{done:?}");
     assert!(done.stderr.contains("RINGWAY_GPU is 0"), "{}", done.stderr);
@@ -131,8 +139,28 @@ fn without_a_gpu_the_error_names_what_is_missing() {
     let args = [&["run", "-n", "2", "--", program], &args[..]].concat();
     let done = finish(ringway(&args).env("RINGWAY_CUDA_LIBRARY", missing));
     assert_ne!(done.status.code(), Some(0), "{done:?}");
-    assert!(done.stderr.contains("GPU memory cannot be used: rank 0:"), "{}", done.stderr);
+    assert!(done.stderr.contains("GPU memory cannot be used: rank 0 on "), "{}", done.stderr);
     assert!(!done.stdout.contains("float"), "{}", done.stdout);
+}
+
+#[test]
+fn where_one_rank_has_no_gpu_all_name_it() {
+    let program = env!("CARGO_BIN_EXE_ringway");
+    for word in ["all_reduce", "pairs", "bisect"] {
+        // Of three ranks the second has none.
+        let script = format!(
+            "if [ $RINGWAY_RANK = 1 ]; then export RINGWAY_GPU=0; fi; exec {program} perf {word} --memory cuda"
+        );
+        let Some(mut command) = on_fake(&["run", "-n", "3", "--", "sh", "-c", &script]) else {
+            return;
+        };
+        let done = finish(&mut command);
+        assert_eq!(done.status.code(), Some(2), "{word}: {done:?}");
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        let named = format!("GPU memory cannot be used: rank 1 on {host}: RINGWAY_GPU is 0");
+        assert!(done.stderr.contains(&named), "{word}: {}", done.stderr);
+        assert!(!done.stdout.contains("round 1"), "{word}: {}", done.stdout);
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
-//! `ringway perf pairs` and `ringway perf bisect`. Whom they name on a busy machine is not tested here: `bench/slow-one` counts that.
+//! `ringway perf pairs` and `ringway perf bisect`. Whom they name on a busy machine is not tested here: `bench/slow-one` counts that;
+//! but a GPU that is many times slower than others is named on any.
 
+use crate::gpu::on_fake;
 use crate::process::{Folder, finish, ringway};
 
 /// Nothing, or somebody: both are answers.
@@ -57,10 +59,9 @@ fn a_bisection_says_what_each_round_compared() {
 
 #[test]
 fn wrong_arguments_say_the_fix() {
-    let table: [(&[&str], &str); 7] = [
+    let table: [(&[&str], &str); 6] = [
         (&["pairs", "--ranks", "2"], "start 3 or more: --ranks 4"),
         (&["bisect", "--ranks", "1"], "start 3 or more: --ranks 4"),
-        (&["pairs", "--memory", "cuda"], "ringway perf sendrecv --memory cuda"),
         (&["bisect", "--threshold", "3"], "10 to 1000"),
         (&["pairs", "--at-once", "0"], "as 4"),
         (&["pairs", "--bytes", "4G"], "1 byte to 1 GiB"),
@@ -70,5 +71,52 @@ fn wrong_arguments_say_the_fix() {
         let done = finish(&mut ringway(&[&["perf"], args].concat()));
         assert_eq!(done.status.code(), Some(2), "{args:?}: {done:?}");
         assert!(done.stderr.contains(fix), "{args:?}: {}", done.stderr);
+    }
+}
+
+#[test]
+fn a_slow_gpu_is_named_with_all_that_is_known_of_it() {
+    for word in ["pairs", "bisect"] {
+        let folder = Folder::new(&format!("slow-gpu-{word}"));
+        let path = folder.0.join("found.json").display().to_string();
+        let args = ["perf", word, "--memory", "cuda", "--ranks", "4", "-b", "64K", "-J", &path];
+        // What else runs here makes nothing so slow.
+        let args = [&args[..], &["--threshold", "150"]].concat();
+        let Some(mut command) = on_fake(&args) else { return };
+        let done = finish(command.env("FAKE_CUDA_DEVICES", "4").env("FAKE_CUDA_SLOW", "2:4000"));
+        assert_eq!(done.status.code(), Some(1), "{done:?}");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let file: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert!(file["gpu_path"].as_str().unwrap().starts_with("direct access"), "{text}");
+        assert_eq!(file["ranks"][3]["gpu"]["index"], 3, "{text}");
+        let culprits = file["culprits"].as_array().unwrap();
+        let slow = culprits.iter().find(|one| one["ranks"] == serde_json::json!([2]));
+        let slow = slow.unwrap_or_else(|| panic!("{}", done.stdout));
+        assert_eq!(slow["gpus"][0]["address"], "0000:03:00.0", "{text}");
+        let line = done.stdout.lines().find(|line| line.starts_with("slow: GPU 2 of "));
+        let line = line.unwrap_or_else(|| panic!("{}", done.stdout));
+        assert!(line.contains(" (rank 2) [NVIDIA Fake at 0000:03:00.0, GPU-"), "{line}");
+        assert!(line.contains(" times as long as elsewhere"), "{line}");
+
+        let page = folder.0.join("page.html").display().to_string();
+        let report = finish(&mut ringway(&["report", &path, "-o", &page]));
+        let page = std::fs::read_to_string(&page).unwrap();
+        assert!(page.contains("GPU 2 of ") && page.contains("in GPU memory: direct"), "{report:?}");
+    }
+}
+
+/// Three ranks on one GPU, by way of its memory and, as ranks of several hosts would, by way of the host's.
+#[test]
+fn ranks_may_share_a_gpu_and_reach_each_other_in_any_way() {
+    for word in ["pairs", "bisect"] {
+        for (transport, path) in [("shm", "direct access on GPU 0"), ("tcp", "staged through")] {
+            let args = ["perf", word, "--memory", "cuda", "--ranks", "3", "-b", "64K"];
+            let args = [&args[..], &["--transport", transport]].concat();
+            let Some(mut command) = on_fake(&args) else { return };
+            let done = finish(&mut command);
+            is_answer(done.status.code(), &done.stdout);
+            let told = done.stdout.lines().find(|line| line.starts_with("# GPU memory: "));
+            assert!(told.is_some_and(|told| told.contains(path)), "{}", done.stdout);
+        }
     }
 }

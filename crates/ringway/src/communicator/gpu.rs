@@ -154,6 +154,13 @@ impl Communicator {
         }
     }
 
+    /// Whether kernels use the GPU memory of all ranks where it lies, after [`Communicator::attach_gpu`]. Then no
+    /// algorithm decides who talks to whom.
+    #[must_use]
+    pub fn is_gpu_direct(&self) -> bool {
+        matches!(self.inner.gpu.get(), Some(Attached::Direct(_)))
+    }
+
     /// Bytes of device memory the communicator takes on this rank.
     #[must_use]
     pub fn device_bytes(&self) -> u64 {

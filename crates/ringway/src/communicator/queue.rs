@@ -133,6 +133,24 @@ impl<'a> DeviceQueue<'a> {
         ])
     }
 
+    /// Enqueues a message to another rank, of `bytes` from a place.
+    ///
+    /// # Errors
+    /// As [`DeviceQueue::collective`].
+    pub fn send(&self, bytes: usize, to: Rank, from_here: Place) -> Result<()> {
+        let address = self.address(from_here, bytes)?;
+        self.enqueue(&[DeviceWork::Send { peer: to, address, bytes }])
+    }
+
+    /// Enqueues the receiving of a message from another rank, of `bytes` to a place.
+    ///
+    /// # Errors
+    /// As [`DeviceQueue::collective`].
+    pub fn recv(&self, bytes: usize, from: Rank, to_here: Place) -> Result<()> {
+        let address = self.address(to_here, bytes)?;
+        self.enqueue(&[DeviceWork::Receive { peer: from, address, bytes }])
+    }
+
     /// Waits until all calls are done; tells the error that ended them, if one did.
     ///
     /// # Errors

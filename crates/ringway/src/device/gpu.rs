@@ -10,6 +10,7 @@ mod handle;
 mod virtual_memory;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::fmt::Write as _;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -272,6 +273,20 @@ impl Gpu {
     #[must_use]
     pub fn bus_address(&self) -> &str {
         &self.bus
+    }
+
+    /// What tells it from all others, as `nvidia-smi -L` writes it; empty for GPUs of other vendors.
+    #[must_use]
+    pub fn uuid(&self) -> String {
+        if self.vendor() != Vendor::Nvidia {
+            return String::new();
+        }
+        let mut text = "GPU".to_owned();
+        for (at, byte) in self.uuid.iter().enumerate() {
+            let dash = if matches!(at, 0 | 4 | 6 | 8 | 10) { "-" } else { "" };
+            let _ = write!(text, "{dash}{byte:02x}");
+        }
+        text
     }
 
     pub(super) fn vendor(&self) -> Vendor {

@@ -343,6 +343,46 @@ fn barriers_may_follow_each_other_and_calls() {
     });
 }
 
+/// Word by word there and back, many before anybody waits.
+#[test]
+fn messages_one_way_go_in_the_order_of_the_stream() {
+    world(2, |comm| {
+        comm.attach_gpu(None).unwrap();
+        let uuid = comm.gpu().unwrap().uuid();
+        let parts: Vec<usize> = uuid.split('-').map(str::len).collect();
+        assert_eq!(parts, [3, 8, 4, 4, 4, 12], "{uuid}");
+        assert!(comm.is_gpu_direct(), "{:?}", comm.gpu_path());
+
+        let queue = DeviceQueue::new(comm, &[8, 70_000]).unwrap();
+        let [word, long] = [0, 1].map(|area| Place { area, offset: 0 });
+        let peer = 1 - comm.rank();
+        if comm.rank() == 0 {
+            queue.write(word, b"to and f").unwrap();
+            queue.write(long, &[7; 70_000]).unwrap();
+        }
+        comm.barrier().unwrap();
+        for _ in 0..20 {
+            if comm.rank() == 0 {
+                queue.send(8, peer, word).unwrap();
+                queue.recv(8, peer, word).unwrap();
+            } else {
+                queue.recv(8, peer, word).unwrap();
+                queue.send(8, peer, word).unwrap();
+            }
+        }
+        match comm.rank() {
+            0 => queue.send(70_000, peer, long).unwrap(),
+            _ => queue.recv(70_000, peer, long).unwrap(),
+        }
+        let (mut found, mut all) = ([0; 8], vec![0; 70_000]);
+        queue.read(word, &mut found).unwrap();
+        queue.read(long, &mut all).unwrap();
+        assert!(&found == b"to and f" && all.iter().all(|byte| *byte == 7));
+        assert!(queue.send(9, peer, word).is_err() && queue.recv(9, peer, word).is_err());
+        comm.barrier().unwrap();
+    });
+}
+
 #[test]
 fn a_queue_refuses_what_is_not_its_own() {
     world(2, |comm| {

@@ -6,15 +6,17 @@
 //!
 //! Pure: measuring is a [`Lab`]'s.
 
+mod alone;
+
+pub(crate) use self::alone::Worker;
+
 use crate::perf::slow::Bars;
 use crate::perf::slow::culprit::{Culprit, Way};
 use crate::perf::slow::places::Places;
-use crate::perf::slow::robust::{self, Bar, Usual};
+use crate::perf::slow::robust::{self, Bar};
 
 /// How often those that are to be named are measured again.
 const LOOKS: usize = 3;
-/// How often slow processors work again: that is quick, and what else runs there is in it whole.
-const WORKS: usize = 5;
 
 /// Ranks, in the order of their ring.
 pub(crate) type Group = Vec<usize>;
@@ -43,13 +45,15 @@ impl Excess {
 pub(crate) trait Lab {
     /// What a call takes in each of the groups, which are measured in turns. This is one round.
     fn measure(&mut self, what: &str, groups: &[Group]) -> anyhow::Result<Vec<Cost>>;
-    /// What the same work takes on each rank's processor, in microseconds. This is one round.
-    fn work(&mut self, what: &str) -> anyhow::Result<Vec<f64>>;
+    /// What the same work takes each rank alone, in microseconds. This is one round.
+    fn work(&mut self, what: &str, worker: Worker) -> anyhow::Result<Vec<f64>>;
+    /// Whether large calls go round in the order of a group.
+    fn has_rings(&self) -> bool;
     /// What follows from the last round.
     fn conclude(&mut self, text: &str) -> anyhow::Result<()>;
 }
 
-/// A search among units: hosts, or ranks where there are too few hosts.
+/// A search among units: hosts, GPUs where there are too few hosts, or ranks where there are too few GPUs.
 pub(crate) struct Search<'a, L> {
     lab: &'a mut L,
     places: &'a Places,
@@ -68,48 +72,15 @@ impl<'a, L: Lab> Search<'a, L> {
 
     /// Searches to the end: whom to name.
     pub(crate) fn run(&mut self) -> anyhow::Result<Vec<Culprit>> {
-        let slow = self.processors()?;
-        if !slow.is_empty() {
-            return Ok(slow);
+        for worker in [Worker::Processor, Worker::Gpu] {
+            let slow = self.alone(worker)?;
+            if !slow.is_empty() {
+                return Ok(slow);
+            }
         }
         let all: Vec<usize> = (0..self.units.len()).collect();
         let named = self.halves(&all)?;
         if named.is_empty() { self.paths(&all, &all) } else { Ok(named) }
-    }
-
-    /// Whose processor is slow: that needs no groups, each works alone.
-    fn processors(&mut self) -> anyhow::Result<Vec<Culprit>> {
-        let mut best = self.lab.work("every rank does the same work, alone")?;
-        let mut ratio = vec![f64::INFINITY; best.len()];
-        let mut slow: Vec<(usize, f64)> = Vec::new();
-        let mut now = best.clone();
-        for look in 0..=WORKS {
-            if look > 0 {
-                now = self.lab.work("the same work again")?;
-                best = best.iter().zip(&now).map(|(a, b)| a.min(*b)).collect();
-            }
-            // A machine may be busy in one round and idle in the next: who is slow is slow beside the others of each round.
-            let middle = robust::median(&now);
-            ratio = ratio.iter().zip(&now).map(|(known, us)| known.min(us / middle)).collect();
-            let usual = Usual::of(&best);
-            let one = |(rank, (us, ratio)): (usize, (&f64, &f64))| {
-                let by = usual.exceeded(*us, self.bars.work)?.min(*ratio);
-                (by >= self.bars.work.times).then_some((rank, by))
-            };
-            slow = best.iter().zip(&ratio).enumerate().filter_map(one).collect();
-            if slow.is_empty() {
-                self.say("no processor is slow")?;
-                return Ok(Vec::new());
-            }
-            let ranks: Vec<String> =
-                slow.iter().map(|(rank, _)| self.places.name(&[*rank])).collect();
-            self.say(&format!("longer than the others: {}", ranks.join(", ")))?;
-        }
-        let named = |(rank, by): (usize, f64)| Culprit {
-            computes: Some(by),
-            ..Culprit::new(self.places, vec![rank], Vec::new(), Way::Both)
-        };
-        Ok(slow.into_iter().map(named).collect())
     }
 
     fn halves(&mut self, all: &[usize]) -> anyhow::Result<Vec<Culprit>> {
@@ -253,35 +224,41 @@ impl<'a, L: Lab> Search<'a, L> {
             self.say(&format!("{} is slow", self.names(&[one])))?;
         }
         let ranks = self.inside(one, sound)?;
-        let named = Culprit::new(self.places, ranks, Vec::new(), Way::Both);
-        Ok(vec![Culprit { slower: by.large, answers: by.small, ..named }])
+        let named = Culprit::new(ranks, Vec::new(), Way::Both);
+        Ok(vec![Culprit { slower: by.large, answers: by.small, ..named }.named(self.places)])
     }
 
-    /// Which ranks of a slow host are slow: all, unless some are not beside as many of another host.
+    /// Which GPU or rank of a slow host is slow: all of it, unless some are not beside as many of another host.
     fn inside(&mut self, unit: usize, sound: &[usize]) -> anyhow::Result<Group> {
-        let whole = self.units[unit].clone();
-        let mut slow = whole.clone();
+        let mut named = self.units[unit].clone();
+        let mut parts = by_gpu(&named, self.places);
         let pool: Group = sound.iter().flat_map(|one| self.units[*one].clone()).collect();
-        while slow.len() > 1 {
-            let (first, second) = slow.split_at(slow.len().div_ceil(2));
-            let size = first.len();
-            let Some((others, like)) = pool.split_at_checked(size) else { break };
-            if like.len() < size {
+        loop {
+            // Half of a host is nobody in particular.
+            if let [one] = &parts[..] {
+                named.clone_from(one);
+                parts = one.iter().map(|rank| vec![*rank]).collect();
+            }
+            let (first, second) = parts.split_at(parts.len().div_ceil(2));
+            let (some, others) = (first.concat(), second.concat());
+            // All of one size, so that only who is in them tells them apart.
+            let size = 2 * some.len().max(others.len());
+            if others.is_empty() || pool.len() < size {
                 break;
             }
-            let group = |part: &[usize]| [part, &others[..part.len().min(size)]].concat();
-            let groups = [group(first), group(second), group(&like[like.len() - second.len()..])];
-            let costs = self.lab.measure("ranks of the slow host, and sound ones", &groups)?;
+            let group = |part: &[usize]| [part, &pool[..size - part.len()]].concat();
+            let like = &pool[pool.len() - others.len()..];
+            let groups = [group(&some), group(&others), group(like)];
+            let costs = self.lab.measure("ranks of the slow one, and sound ones", &groups)?;
             let by = [self.excess(costs[0], costs[2]), self.excess(costs[1], costs[2])];
-            slow = match by.map(Excess::is_some) {
+            parts = match by.map(Excess::is_some) {
                 [true, false] => first.to_vec(),
                 [false, true] => second.to_vec(),
                 _ => break,
             };
-            self.say(&format!("the slow one is among {}", self.places.name(&slow)))?;
+            self.say(&format!("the slow one is among {}", self.places.name(&parts.concat())))?;
         }
-        // Half of a host is nobody in particular.
-        Ok(if slow.len() == 1 { slow } else { whole })
+        Ok(named)
     }
 
     /// Rings of all, in which everybody has other neighbours each time; the slow one has the slow path.
@@ -289,6 +266,8 @@ impl<'a, L: Lab> Search<'a, L> {
         let suspected: Vec<Path> = match among {
             [] | [_] => Vec::new(),
             [a, b] => vec![Path { from: *a, to: *b, back: true }],
+            // Where everybody talks to everybody in any order, no order is slow.
+            _ if !self.lab.has_rings() => Vec::new(),
             _ => self.slow_rings(among)?,
         };
         if suspected.is_empty() {
@@ -380,9 +359,10 @@ impl<'a, L: Lab> Search<'a, L> {
         }
         let way = if back { Way::Both } else { Way::Sends };
         let ranks = |unit: usize| self.units[unit].clone();
-        let named = Culprit::new(self.places, ranks(from), ranks(to), way);
+        let named = Culprit::new(ranks(from), ranks(to), way);
+        let named = Culprit { slower: by.large, answers: by.small, ..named }.named(self.places);
         self.say(&format!("{} is slow", named.name))?;
-        Ok(vec![Culprit { slower: by.large, answers: by.small, ..named }])
+        Ok(vec![named])
     }
 
     fn measure(&mut self, what: &str, groups: &[Vec<usize>]) -> anyhow::Result<Vec<Cost>> {
@@ -422,12 +402,28 @@ struct Path {
     back: bool,
 }
 
-/// Ranks as units, those of two hosts in turns, so that halves have ranks of both.
+/// Some ranks, those of one GPU together; on host memory each alone.
+fn by_gpu(ranks: &[usize], places: &Places) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for rank in ranks {
+        let sharing = places.on_gpu_of(*rank);
+        match groups.iter_mut().find(|group| sharing.contains(&group[0])) {
+            Some(group) => group.push(*rank),
+            None => groups.push(vec![*rank]),
+        }
+    }
+    groups
+}
+
+/// GPUs as units, or ranks; those of two hosts in turns, so that halves have some of both.
 fn in_turns(places: &Places) -> Vec<Group> {
-    let hosts: Vec<Vec<usize>> = (0..places.nodes()).map(|node| places.on(node)).collect();
-    let most = hosts.iter().map(Vec::len).max().unwrap_or(0);
-    let turn =
-        |at: usize| hosts.iter().filter_map(move |host| host.get(at).map(|rank| vec![*rank]));
+    let hosts = || (0..places.nodes()).map(|node| places.on(node));
+    let mut units: Vec<Vec<Group>> = hosts().map(|host| by_gpu(&host, places)).collect();
+    if units.iter().map(Vec::len).sum::<usize>() < 3 {
+        units = hosts().map(|host| host.into_iter().map(|rank| vec![rank]).collect()).collect();
+    }
+    let most = units.iter().map(Vec::len).max().unwrap_or(0);
+    let turn = |at: usize| units.iter().filter_map(move |host| host.get(at).cloned());
     (0..most).flat_map(turn).collect()
 }
 

@@ -24,17 +24,25 @@ pub(crate) struct Best {
     pub(crate) messages: [f64; 2],
 }
 
+/// What a rank took alone, in microseconds: for a piece of work on its processor, for a copy in its GPU's memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Alone {
+    pub(crate) work: Option<f64>,
+    pub(crate) copy: Option<f64>,
+}
+
 /// What was seen since there are suspects.
 #[derive(Clone, Debug, Default)]
 struct Seen {
     pairs: BTreeMap<Pair, Best>,
-    /// Pieces of work on each rank's processor. The median counts: who stands still now and then is quick at times.
-    works: BTreeMap<usize, Vec<f64>>,
+    /// What each rank took alone. The median counts: who stands still now and then is quick at times.
+    alone: BTreeMap<usize, Vec<Alone>>,
 }
 
 impl Seen {
-    fn work(&self, rank: usize) -> Option<f64> {
-        self.works.get(&rank).map(|works| robust::median(works))
+    fn alone(&self, rank: usize, of: fn(&Alone) -> Option<f64>) -> Option<f64> {
+        let times: Vec<f64> = self.alone.get(&rank)?.iter().filter_map(of).collect();
+        (!times.is_empty()).then(|| robust::median(&times))
     }
 }
 
@@ -49,13 +57,13 @@ impl Best {
     }
 }
 
-/// Looks at suspects until each is cleared or has been slow in all looks; `play` measures a pair with nothing else running, and a
-/// piece of work on both processors, the lower rank's first.
+/// Looks at suspects until each is cleared or has been slow in all looks; `play` measures a pair with nothing else running, and
+/// what both take alone, the lower rank first.
 pub(crate) fn confirmed<E>(
     suspects: &[Suspect],
     places: &Places,
     bars: Bars,
-    mut play: impl FnMut(Pair) -> Result<(Best, [f64; 2]), E>,
+    mut play: impl FnMut(Pair) -> Result<(Best, [Alone; 2]), E>,
 ) -> Result<Vec<Culprit>, E> {
     let mut seen = Seen::default();
     let mut left: Vec<(&Suspect, Trial)> =
@@ -64,11 +72,11 @@ pub(crate) fn confirmed<E>(
         for (suspect, trial) in &mut left {
             let now = Trial::of(suspect, suspects, places, look);
             for pair in now.pairs() {
-                let (best, works) = play(pair)?;
+                let (best, alone) = play(pair)?;
                 let known = seen.pairs.entry(pair);
                 known.and_modify(|known| *known = known.or(best)).or_insert(best);
-                for (rank, work) in [pair.0, pair.1].into_iter().zip(works) {
-                    seen.works.entry(rank).or_default().push(work);
+                for (rank, alone) in [pair.0, pair.1].into_iter().zip(alone) {
+                    seen.alone.entry(rank).or_default().push(alone);
                 }
             }
             trial.extend(now);
@@ -113,16 +121,17 @@ impl Trial {
                     ranks.get(look % ranks.len().max(1)).copied().unwrap_or(0)
                 };
                 let others = turned(after(own, places.nodes()), look);
-                Self::among(suspect.subject, &others, &sound, &rank_of)
+                Self::among(suspect.subject, &others, &sound, &rank_of, &|_, _| true)
             }
             Among::Neighbours => {
                 let near = |rank: &usize| places.node(*rank) == places.node(own);
                 let others = turned(after(own, places.ranks()).filter(near), look);
-                Self::among(suspect.subject, &others, &sound, &|rank| rank)
+                let apart = |a: usize, b: usize| !places.stays_on_gpu(a, b);
+                Self::among(suspect.subject, &others, &sound, &|rank| rank, &apart)
             }
             Among::Siblings => Self::beside_siblings(suspect.subject, &sound, places, look),
             // Each of a pair works alone, and is compared with the other.
-            Among::Processors => {
+            Among::Processors | Among::Gpus => {
                 let others = turned(after(own, places.ranks()).filter(sound), look);
                 let with = || others.iter().take(PARTNERS);
                 Self {
@@ -133,28 +142,34 @@ impl Trial {
         }
     }
 
+    /// Units beside others of their kind; only pairs that are `apart` are alike.
     fn among(
         subject: Subject,
         others: &[usize],
         sound: &impl Fn(&usize) -> bool,
         rank_of: &impl Fn(usize) -> usize,
+        apart: &impl Fn(usize, usize) -> bool,
     ) -> Self {
-        let sound = others.iter().copied().filter(sound);
+        let own = match subject {
+            Subject::One(unit) | Subject::Path(unit, _) => unit,
+        };
+        let others = || others.iter().copied().filter(|other| apart(own, *other));
+        let sound = others().filter(sound);
         match subject {
             Subject::One(one) => {
-                let own = rank_of(one);
-                let partners: Vec<usize> = sound.take(PARTNERS).map(rank_of).collect();
+                let partners: Vec<usize> = sound.take(PARTNERS).collect();
                 let each = |(at, a): (usize, &usize)| {
-                    partners[at + 1..].iter().map(|b| (*a, *b)).collect::<Vec<_>>()
+                    let alike = partners[at + 1..].iter().filter(|b| apart(*a, **b));
+                    alike.map(|b| (rank_of(*a), rank_of(*b))).collect::<Vec<_>>()
                 };
-                let others = others.iter().take(PARTNERS);
+                let others = others().take(PARTNERS);
                 Self {
-                    suspected: others.map(|other| (own, rank_of(*other))).collect(),
+                    suspected: others.map(|other| (rank_of(one), rank_of(other))).collect(),
                     compared: partners.iter().enumerate().flat_map(each).collect(),
                 }
             }
             Subject::Path(a, b) => {
-                let around = sound.filter(|one| *one != b).take(2).map(rank_of);
+                let around = sound.filter(|one| *one != b && apart(*one, b)).take(2).map(rank_of);
                 let (a, b) = (rank_of(a), rank_of(b));
                 let around = around.flat_map(|other| [(a, other), (other, b)]);
                 Self { suspected: vec![(a, b)], compared: around.collect() }
@@ -246,19 +261,21 @@ impl Trial {
             false => (None, None),
         };
         let answers = suspect.answers.and_then(|_| bars.round_trips.exceeded(round_trip, usual[2]));
-        let computes = suspect.computes.and_then(|_| {
-            let work = |(rank, _): &Pair| seen.work(*rank);
-            let others: Vec<f64> = self.compared.iter().filter_map(work).collect();
-            let own = self.suspected.first().and_then(work)?;
+        let alone = |of: fn(&Alone) -> Option<f64>| {
+            let took = |(rank, _): &Pair| seen.alone(*rank, of);
+            let others: Vec<f64> = self.compared.iter().filter_map(took).collect();
+            let own = self.suspected.first().and_then(took)?;
             bars.work.exceeded(own, robust::median(&others))
-        });
+        };
+        let computes = suspect.computes.and_then(|_| alone(|alone| alone.work));
+        let copies = suspect.copies.and_then(|_| alone(|alone| alone.copy));
         let way = match (sends, receives) {
             (Some(_), None) => Way::Sends,
             (None, Some(_)) => Way::Receives,
             _ => Way::Both,
         };
         let slower = sends.into_iter().chain(receives).reduce(f64::max);
-        if slower.is_none() && answers.is_none() && computes.is_none() {
+        if [slower, answers, computes, copies].iter().all(Option::is_none) {
             return None;
         }
         let ranks = |unit: usize| match suspect.among {
@@ -269,7 +286,7 @@ impl Trial {
             Subject::One(unit) => (ranks(unit), Vec::new()),
             Subject::Path(a, b) => (ranks(a), ranks(b)),
         };
-        Some(Culprit { slower, answers, computes, ..Culprit::new(places, from, to, way) })
+        Some(Culprit { slower, answers, computes, copies, ..Culprit::new(from, to, way) })
     }
 
     /// What a path should take by what its ends take with others: messages from the first end to the second, back, round trips.
@@ -307,17 +324,24 @@ fn merged(culprits: Vec<Culprit>, places: &Places) -> Vec<Culprit> {
         .filter(|one| one.to.is_empty())
         .flat_map(|one| one.ranks.iter().copied())
         .collect();
-    for mut one in culprits {
-        let whole = one.ranks.first().map(|rank| places.on(places.node(*rank))).unwrap_or_default();
-        // All of a host is the host; but of one host alone, all are nobody in particular.
-        let is_whole = places.nodes() > 1 && whole.iter().all(|rank| ones.contains(rank));
-        if one.to.is_empty() && is_whole && one.ranks != whole {
-            one = Culprit {
-                slower: one.slower,
-                answers: one.answers,
-                computes: one.computes,
-                ..Culprit::new(places, whole, Vec::new(), one.way)
-            };
+    let whole = |ranks: &[usize]| -> Option<Vec<usize>> {
+        let first = *ranks.first()?;
+        // All of a host are the host, all of a GPU are the GPU; but all there are, are nobody in particular.
+        let like = [places.on(places.node(first)), places.on_gpu_of(first)].into_iter();
+        let mut like = like.filter(|all| all.len() < places.ranks() && all.len() > ranks.len());
+        like.find(|all| all.iter().all(|rank| ones.contains(rank)))
+    };
+    // Who stands still is quick with some and slow with others, by chance: its paths say nothing.
+    let stands = |rank: &usize| {
+        culprits.iter().any(|one| one.computes.is_some() && one.ranks.contains(rank))
+    };
+    let chance = |one: &Culprit| !one.to.is_empty() && one.ranks.iter().chain(&one.to).any(stands);
+    let meant: Vec<Culprit> = culprits.iter().filter(|one| !chance(one)).cloned().collect();
+    for mut one in meant {
+        if one.to.is_empty()
+            && let Some(ranks) = whole(&one.ranks)
+        {
+            one.ranks = ranks;
         }
         let same = |other: &&mut Culprit| other.ranks == one.ranks && other.to == one.to;
         match named.iter_mut().find(same) {
@@ -328,11 +352,19 @@ fn merged(culprits: Vec<Culprit>, places: &Places) -> Vec<Culprit> {
                 known.slower = most(known.slower, one.slower);
                 known.answers = most(known.answers, one.answers);
                 known.computes = most(known.computes, one.computes);
+                known.copies = most(known.copies, one.copies);
             }
             None => named.push(one),
         }
     }
-    named
+    let told = |mut one: Culprit| {
+        // Who stands still is late in asking its GPU too.
+        if one.computes.is_some() {
+            one.copies = None;
+        }
+        one.named(places)
+    };
+    named.into_iter().map(told).collect()
 }
 
 fn most(a: Option<f64>, b: Option<f64>) -> Option<f64> {
@@ -350,4 +382,24 @@ fn turned(all: impl Iterator<Item = usize>, look: usize) -> Vec<usize> {
     let by = (look * PARTNERS).checked_rem(all.len()).unwrap_or(0);
     all.rotate_left(by);
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::perf::slow::places::tests::cluster;
+
+    #[test]
+    fn a_rank_that_stands_still_has_no_slow_paths_and_no_slow_gpu() {
+        let places = cluster(&[4], 8);
+        let still = Culprit::new(vec![2], Vec::new(), Way::Both);
+        let still = Culprit { computes: Some(2.0), copies: Some(1.5), ..still };
+        let path = |a: usize, b: usize| Culprit {
+            slower: Some(1.5),
+            ..Culprit::new(vec![a], vec![b], Way::Sends)
+        };
+        let named = merged(vec![still, path(2, 3), path(1, 2), path(0, 1)], &places);
+        let names: Vec<_> = named.iter().map(|one| (one.name.as_str(), one.copies)).collect();
+        assert_eq!(names, [("rank 2", None), ("the path from rank 0 to rank 1", None)]);
+    }
 }

@@ -4,24 +4,16 @@ use serde::Serialize;
 
 use super::Outcome;
 use super::grid::Grid;
-use super::show::{Page, gigabytes_per_second};
-use crate::perf::clock;
-use crate::perf::slow::PAIRS_FORMAT;
+use super::judge::Times;
+use super::show::gigabytes_per_second;
 use crate::perf::slow::culprit::Culprit;
-use crate::perf::slow::places::{Place, Places};
+use crate::perf::slow::head::Head;
 
 /// Everything a file holds.
 #[derive(Debug, Serialize)]
 pub(crate) struct Document<'a> {
-    format: &'static str,
-    version: &'static str,
-    start_time: String,
-    end_time: String,
-    connection: &'a str,
-    ranks: &'a [Place],
-    bytes: u64,
-    /// So many times as long is slow.
-    limit: f64,
+    #[serde(flatten)]
+    head: Head<'a>,
     rounds: usize,
     at_once: usize,
     /// Row by row; nothing on the diagonal.
@@ -30,32 +22,24 @@ pub(crate) struct Document<'a> {
     bandwidth_gbytes: Vec<Vec<Option<f64>>>,
     /// A piece of work on each rank's processor.
     work_us: &'a [Option<f64>],
+    /// A copy in the memory of each rank's GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copy_us: Option<&'a [Option<f64>]>,
     suspects: usize,
     culprits: &'a [Culprit],
 }
 
 impl<'a> Document<'a> {
-    pub(crate) fn new(
-        outcome: &'a Outcome,
-        places: &'a Places,
-        page: &'a Page,
-        start_time: String,
-    ) -> Self {
-        let bytes = page.bytes;
+    pub(crate) fn new(head: Head<'a>, outcome: &'a Outcome, bytes: u64) -> Self {
+        let Times { round_trips, messages, works, copies } = &outcome.times;
         Self {
-            format: PAIRS_FORMAT,
-            version: env!("CARGO_PKG_VERSION"),
-            start_time,
-            end_time: clock::now(),
-            connection: &page.connection,
-            ranks: &places.0,
-            bytes,
-            limit: page.limit,
+            head,
             rounds: outcome.rounds,
             at_once: outcome.at_once,
-            round_trip_us: rows(&outcome.times.round_trips, |us| us),
-            bandwidth_gbytes: rows(&outcome.times.messages, |us| gigabytes_per_second(bytes, us)),
-            work_us: &outcome.times.works,
+            round_trip_us: rows(round_trips, |us| us),
+            bandwidth_gbytes: rows(messages, |us| gigabytes_per_second(bytes, us)),
+            work_us: works,
+            copy_us: copies.iter().any(Option::is_some).then_some(copies),
             suspects: outcome.suspects,
             culprits: &outcome.culprits,
         }

@@ -22,6 +22,8 @@ pub(crate) struct Times {
     pub(crate) messages: Grid,
     /// A piece of work on each rank's processor.
     pub(crate) works: Vec<Option<f64>>,
+    /// A copy in the memory of each rank's GPU.
+    pub(crate) copies: Vec<Option<f64>>,
 }
 
 /// Among whom somebody stands out.
@@ -31,10 +33,12 @@ pub(crate) enum Among {
     Hosts,
     /// Ranks, by what goes to other hosts, beside their host's other ranks.
     Siblings,
-    /// Ranks, by what stays on their host.
+    /// Ranks, by what stays on their host; where that has several GPUs, by what goes between those.
     Neighbours,
     /// Ranks, by what their processors do alone.
     Processors,
+    /// Ranks, by what their GPUs do alone.
+    Gpus,
 }
 
 /// Who stands out: numbers are of hosts among hosts, else of ranks.
@@ -54,15 +58,24 @@ pub(crate) struct Suspect {
     pub(crate) receives: Option<f64>,
     pub(crate) answers: Option<f64>,
     pub(crate) computes: Option<f64>,
+    pub(crate) copies: Option<f64>,
 }
 
 impl Suspect {
     fn new(among: Among, subject: Subject) -> Self {
-        Self { among, subject, sends: None, receives: None, answers: None, computes: None }
+        Self {
+            among,
+            subject,
+            sends: None,
+            receives: None,
+            answers: None,
+            computes: None,
+            copies: None,
+        }
     }
 
     fn worst(&self) -> f64 {
-        let all = [self.sends, self.receives, self.answers, self.computes];
+        let all = [self.sends, self.receives, self.answers, self.computes, self.copies];
         all.into_iter().flatten().fold(0.0, f64::max)
     }
 }
@@ -107,6 +120,10 @@ pub(crate) fn suspects(times: &Times, places: &Places, bars: Bars) -> Vec<Suspec
         let one = Suspect::new(Among::Processors, Subject::One(rank));
         found.push(Suspect { computes: Some(by), ..one });
     }
+    for (rank, by) in beyond(&times.copies, bars.work) {
+        let one = Suspect::new(Among::Gpus, Subject::One(rank));
+        found.push(Suspect { copies: Some(by), ..one });
+    }
     let is_path = |one: &Suspect| matches!(one.subject, Subject::Path(..));
     found.sort_by(|a, b| is_path(a).cmp(&is_path(b)).then(b.worst().total_cmp(&a.worst())));
     found.truncate(SUSPECTS_MOST);
@@ -131,10 +148,11 @@ fn part(among: Among, whole: &Grid, places: &Places) -> Grid {
             }
             grid
         }
-        Among::Processors => Grid::new(0),
+        Among::Processors | Among::Gpus => Grid::new(0),
         Among::Neighbours => {
             let mut grid = Grid::new(whole.side());
             let inside = whole.cells().filter(|((a, b), _)| places.node(*a) == places.node(*b));
+            let inside = inside.filter(|((a, b), _)| !places.stays_on_gpu(*a, *b));
             inside.for_each(|((a, b), time)| grid.set(a, b, time));
             grid
         }

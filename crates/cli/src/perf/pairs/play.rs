@@ -1,4 +1,5 @@
-//! One match: round trips between two ranks, then large messages one way and the other, then each works while the other waits.
+//! One match: round trips between two ranks, then large messages one way and the other, then each works while the other waits:
+//! its processor, and its GPU where messages are in GPU memory. What is counted and told besides goes by host memory.
 //!
 //! Times are of batches, long enough to hold whatever a rank does now and then, and of some batches one of the quicker ones
 //! counts: what else runs on a machine only makes them longer.
@@ -8,13 +9,19 @@ use std::time::Duration;
 use ringway::Communicator;
 
 use super::schedule::Pair;
-use crate::perf::slow::{calls_of_batch, robust, seconds, work};
+use crate::perf::args::Memory;
+use crate::perf::memory::Buffer;
+use crate::perf::slow::area::Area;
+use crate::perf::slow::work::{self, Copies};
+use crate::perf::slow::{calls_of_batch, robust, seconds};
 
 /// How long a batch takes, at least.
 const BATCH: Duration = Duration::from_millis(10);
 /// Calls of a batch, at most.
 const ROUND_TRIPS_MOST: u64 = 100;
 const MESSAGES_MOST: u64 = 1_000;
+/// Bytes of a round trip's messages.
+const SMALL: usize = 8;
 /// Batches of each kind.
 const BATCHES: usize = 3;
 /// The part of batches that were quicker than the one that counts.
@@ -29,22 +36,37 @@ pub(crate) struct Seen {
     pub(crate) message_us: f64,
     /// Microseconds of a piece of work, while the other rank waits.
     pub(crate) work_us: f64,
+    /// Microseconds of a copy in its GPU's memory, likewise.
+    pub(crate) copy_us: Option<f64>,
 }
 
 /// A rank's side of all its matches.
 pub(crate) struct Player<'a> {
     comm: &'a Communicator,
     own: usize,
-    sent: Vec<u8>,
-    received: Vec<u8>,
+    bytes: usize,
+    area: Area<'a>,
+    copies: Copies<'a>,
 }
 
 impl<'a> Player<'a> {
-    /// With messages of `bytes`.
-    pub(crate) fn new(comm: &'a Communicator, bytes: u64) -> Self {
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
-        let own = comm.rank() as usize;
-        Self { comm, own, sent: vec![1; bytes], received: vec![0; bytes] }
+    /// With messages of `bytes`, in a buffer that is made here.
+    pub(crate) fn new(
+        comm: &'a Communicator,
+        memory: Memory,
+        bytes: u64,
+        buffer: &'a mut Option<Buffer>,
+    ) -> anyhow::Result<Self> {
+        let bytes = usize::try_from(bytes)?;
+        let room = bytes.max(SMALL);
+        let buffer = buffer.insert(Area::buffer(memory, room));
+        Ok(Self {
+            comm,
+            own: comm.rank() as usize,
+            bytes,
+            area: Area::new(comm, memory, room, buffer)?,
+            copies: Copies::new(comm, memory)?,
+        })
     }
 
     /// Plays this rank's match of a wave, if it has one; nobody begins before all are there. Every rank calls it.
@@ -72,17 +94,18 @@ impl<'a> Player<'a> {
                 self.follow(peer, Self::receive)?;
             }
         }
-        let mut work_us = 0.0;
+        let (mut work_us, mut copy_us) = (0.0, None);
         for works in [leads, !leads] {
             if works {
                 work_us = work::piece_us();
+                copy_us = self.copies.copy_us()?;
                 self.comm.send(&[0; 8], peer)?;
             } else {
                 self.comm.recv(&mut [0; 8], peer)?;
             }
         }
         let round_trip_us = round_trip.map(|time| time * 1e6);
-        Ok((other, Seen { round_trip_us, message_us: message * 1e6, work_us }))
+        Ok((other, Seen { round_trip_us, message_us: message * 1e6, work_us, copy_us }))
     }
 
     /// Seconds of a call, as the rank sees it that makes the batches.
@@ -118,29 +141,31 @@ impl<'a> Player<'a> {
     }
 
     fn ask(&mut self, peer: u32, calls: u64) -> anyhow::Result<()> {
-        let mut word = [0; 8];
         (0..calls).try_for_each(|_| {
-            self.comm.send(&word, peer)?;
-            Ok(self.comm.recv(&mut word, peer)?)
-        })
+            self.area.send(SMALL, peer)?;
+            self.area.receive(SMALL, peer)
+        })?;
+        self.area.finish()
     }
 
     fn answer(&mut self, peer: u32, calls: u64) -> anyhow::Result<()> {
-        let mut word = [0; 8];
         (0..calls).try_for_each(|_| {
-            self.comm.recv(&mut word, peer)?;
-            Ok(self.comm.send(&word, peer)?)
-        })
+            self.area.receive(SMALL, peer)?;
+            self.area.send(SMALL, peer)
+        })?;
+        self.area.finish()
     }
 
     /// Sends messages; the other rank says when it has all of them.
     fn send(&mut self, peer: u32, calls: u64) -> anyhow::Result<()> {
-        (0..calls).try_for_each(|_| self.comm.send(&self.sent, peer))?;
+        (0..calls).try_for_each(|_| self.area.send(self.bytes, peer))?;
+        self.area.finish()?;
         Ok(self.comm.recv(&mut [0; 8], peer)?)
     }
 
     fn receive(&mut self, peer: u32, calls: u64) -> anyhow::Result<()> {
-        (0..calls).try_for_each(|_| self.comm.recv(&mut self.received, peer))?;
+        (0..calls).try_for_each(|_| self.area.receive(self.bytes, peer))?;
+        self.area.finish()?;
         Ok(self.comm.send(&[0; 8], peer)?)
     }
 }

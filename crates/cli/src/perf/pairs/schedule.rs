@@ -1,7 +1,7 @@
 //! Who meets whom when.
 //!
 //! In a tournament every rank meets every other one once, and nobody twice in a round. What is measured at the same time must not
-//! slow each other down: a round is played in as many *waves* as processors and hosts' links ask for.
+//! slow each other down: a round is played in as many *waves* as processors, GPUs and hosts' links ask for.
 
 use crate::perf::slow::places::Places;
 
@@ -28,7 +28,7 @@ pub(crate) fn rounds(ranks: usize) -> Vec<Vec<Pair>> {
 
 /// The waves of a round: of pairs that can be measured at once, each one as early as it may be.
 ///
-/// A rank that is measured needs a processor of its machine, and a pair of two hosts the links of both for itself.
+/// A rank that is measured needs a processor of its machine and its GPU for itself, and a pair of two hosts the links of both.
 /// `at_once` in place of that allows so many pairs, whoever they are.
 pub(crate) fn waves(round: &[Pair], places: &Places, at_once: Option<usize>) -> Vec<Vec<Pair>> {
     let mut waves: Vec<Vec<Pair>> = Vec::new();
@@ -56,6 +56,11 @@ fn has_room(wave: &[Pair], (a, b): Pair, places: &Places) -> bool {
     if is_crowded(one.machine, more) || is_crowded(other.machine, more) {
         return false;
     }
+    // A GPU is for one pair at a time.
+    let on_gpus: Vec<usize> = [places.on_gpu_of(a), places.on_gpu_of(b)].concat();
+    if wave.iter().any(|(a, b)| on_gpus.contains(a) || on_gpus.contains(b)) {
+        return false;
+    }
     let crosses = |(a, b): &&Pair| places.node(*a) != places.node(*b);
     let uses = |node: usize| {
         let crossing = wave.iter().filter(crosses);
@@ -68,7 +73,7 @@ fn has_room(wave: &[Pair], (a, b): Pair, places: &Places) -> bool {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::super::super::slow::places::tests::cluster;
+    use super::super::super::slow::places::tests::{cluster, with_gpus};
     use super::*;
 
     #[test]
@@ -112,6 +117,10 @@ mod tests {
         let across = [(0, 4), (1, 5), (2, 6), (3, 7)];
         assert_eq!(waves(&across, &cluster(&[4, 4], 64), None).len(), 4);
         assert_eq!(waves(&across, &cluster(&[4, 4], 64), Some(2)).len(), 2);
+        // Of eight ranks on four GPUs two pairs have those for themselves, unless they are pairs of one GPU.
+        let shared = with_gpus(cluster(&[8], 64), 4);
+        assert_eq!(waves(&[(0, 1), (2, 3), (4, 5), (6, 7)], &shared, None).len(), 2);
+        assert_eq!(waves(&[(0, 4), (1, 5), (2, 6), (3, 7)], &shared, None).len(), 1);
         // Nobody is left out, however few processors there are.
         assert_eq!(waves(&across, &cluster(&[4, 4], 0), None).concat(), across);
     }

@@ -17,7 +17,8 @@ const NAME: usize = 16;
 /// What the text needs to know besides.
 #[derive(Debug)]
 pub(crate) struct Page {
-    pub(crate) connection: String,
+    /// The first lines.
+    pub(crate) head: Vec<String>,
     pub(crate) bytes: u64,
     /// So many times as long is slow.
     pub(crate) limit: f64,
@@ -30,12 +31,9 @@ impl Page {
     pub(crate) fn text(&self, outcome: &Outcome, places: &Places) -> String {
         let ranks = places.ranks();
         let mut text = String::new();
-        let _ = writeln!(
-            text,
-            "# ringway {} {} ranks {ranks}",
-            env!("CARGO_PKG_VERSION"),
-            self.connection
-        );
+        for line in &self.head {
+            let _ = writeln!(text, "{line}");
+        }
         let _ = writeln!(
             text,
             "# {} pairs in {} rounds, at most {} at once; round trips of 8 B, messages of {}",
@@ -55,13 +53,18 @@ impl Page {
             let _ = writeln!(text, "#\n# {title}: {}", spread(grid, places, shown));
             text.push_str(&self.map(grid, places));
         }
-        let works: Vec<f64> = times.works.iter().flatten().copied().collect();
-        let [least, middle, most] =
-            [0.0, 0.5, 1.0].map(|part| trip(robust::quantile(&works, part)));
-        let _ = writeln!(
-            text,
-            "#\n# the same work on each processor: usually {middle}, {least} to {most}\n#"
-        );
+        for (what, alone) in [
+            ("the same work on each processor", &times.works),
+            ("the same copies in the memory of each GPU", &times.copies),
+        ] {
+            let alone: Vec<f64> = alone.iter().flatten().copied().collect();
+            if !alone.is_empty() {
+                let [least, middle, most] =
+                    [0.0, 0.5, 1.0].map(|part| trip(robust::quantile(&alone, part)));
+                let _ = writeln!(text, "#\n# {what}: usually {middle}, {least} to {most}");
+            }
+        }
+        text.push_str("#\n");
         text.push_str(&self.verdict(outcome));
         text
     }

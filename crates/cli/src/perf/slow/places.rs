@@ -1,4 +1,4 @@
-//! Who the ranks are and what they share: hosts have names, machines have processors.
+//! Who the ranks are and what they share: hosts have names, machines have processors, GPUs have memory.
 //!
 //! Hosts are what people call so: containers and namespaces have names of their own. Machines are kernels: what runs under one
 //! shares its processors, whatever its hosts are called.
@@ -8,6 +8,8 @@ use std::num::NonZero;
 use ringway::Communicator;
 use serde::Serialize;
 
+use crate::perf::args::Memory;
+use crate::perf::identity::{self, Gpu};
 use crate::perf::ranks;
 
 /// Bytes of a name that travel; longer ones are cut.
@@ -16,6 +18,11 @@ const NAME_BYTES: usize = 120;
 const KERNEL_BYTES: usize = 36;
 /// So many processors may be slower together than one is alone: two threads of a core, two cores of a power budget.
 const SHARED: usize = 4;
+/// Microseconds by which round trips differ between ranks that wait to be woken up, that wait for a processor too, and
+/// that wait for the GPU, which processes have in turns of some 2 ms.
+const WOKEN_US: f64 = 20.0;
+const CROWDED_US: f64 = 1000.0;
+const SLICED_US: f64 = 4000.0;
 
 /// Where a rank is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -25,6 +32,9 @@ pub(crate) struct Place {
     pub(crate) pid: u32,
     /// Network ports by which it reaches other hosts: `mlx5_0:1`, `eth0`.
     pub(crate) ports: Vec<String>,
+    /// The GPU whose memory is measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) gpu: Option<Gpu>,
     /// Ranks of one host have the same number.
     #[serde(skip)]
     pub(crate) node: usize,
@@ -41,9 +51,10 @@ pub(crate) struct Place {
 pub(crate) struct Places(pub(crate) Vec<Place>);
 
 impl Places {
-    /// Tells all ranks where this one is, and learns of them. Every rank calls it.
-    pub(crate) fn exchange(comm: &Communicator) -> anyhow::Result<Self> {
-        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    /// Tells all ranks where this one is, and learns of them; where GPU memory is measured each gets its GPU by this.
+    /// Every rank calls it.
+    pub(crate) fn exchange(comm: &Communicator, memory: Memory) -> anyhow::Result<Self> {
+        let host = identity::host_name();
         let kernel = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
         let cpus = std::thread::available_parallelism().map_or(1, NonZero::get);
         let own = record(
@@ -56,6 +67,14 @@ impl Places {
         let ports = ranks::all_gather_texts(comm, &comm.ports().join(" "))?;
         for (place, ports) in places.0.iter_mut().zip(ports) {
             place.ports = ports.split_whitespace().map(str::to_owned).collect();
+        }
+        if memory == Memory::Cuda {
+            let own = comm.rank() as usize;
+            let before = places.on(places.node(own)).iter().filter(|rank| **rank < own).count();
+            let gpu = ranks::attach_gpu(comm, u32::try_from(before)?)?;
+            for (place, gpu) in places.0.iter_mut().zip(identity::exchange_gpus(comm, &gpu)?) {
+                place.gpu = Some(gpu);
+            }
         }
         Ok(places)
     }
@@ -76,6 +95,7 @@ impl Places {
                 machine: number_of(kernel, &mut machines),
                 host,
                 ports: Vec::new(),
+                gpu: None,
             });
         }
         Self(places)
@@ -99,6 +119,46 @@ impl Places {
         (0..self.ranks()).filter(|rank| self.node(*rank) == node).collect()
     }
 
+    /// Whether two ranks have one GPU. Their processes may number it differently.
+    fn shares_gpu(&self, a: usize, b: usize) -> bool {
+        let [Some(a), Some(b)] = [a, b].map(|rank| self.0.get(rank)) else { return false };
+        let [Some(one), Some(other)] = [&a.gpu, &b.gpu] else { return false };
+        let is_known = !(one.uuid.is_empty() && one.address.is_empty());
+        a.machine == b.machine
+            && (&one.uuid, &one.address) == (&other.uuid, &other.address)
+            && (is_known || one.index == other.index)
+    }
+
+    /// The ranks that have a rank's GPU, with it; nobody where it has none.
+    pub(crate) fn on_gpu_of(&self, rank: usize) -> Vec<usize> {
+        (0..self.ranks()).filter(|other| self.shares_gpu(rank, *other)).collect()
+    }
+
+    /// Whether what goes between two ranks stays in the memory of a GPU, on a host where it need not.
+    pub(crate) fn stays_on_gpu(&self, a: usize, b: usize) -> bool {
+        self.shares_gpu(a, b) && self.on_gpu_of(a).len() < self.on(self.node(a)).len()
+    }
+
+    /// The GPUs of some ranks, each once.
+    pub(crate) fn gpus_of(&self, ranks: &[usize]) -> Vec<Gpu> {
+        let is_first = |(at, rank): &(usize, &usize)| {
+            !ranks[..*at].iter().any(|before| self.shares_gpu(**rank, *before))
+        };
+        let firsts = ranks.iter().enumerate().filter(is_first);
+        firsts.filter_map(|(_, rank)| self.0.get(*rank)?.gpu.clone()).collect()
+    }
+
+    /// When a rank may have its GPU to itself: in which turn of [`Self::gpu_turns`].
+    pub(crate) fn gpu_turn(&self, rank: usize) -> usize {
+        self.on_gpu_of(rank).iter().filter(|other| **other < rank).count()
+    }
+
+    /// How many turns it takes until everybody has had its GPU to itself; none where nobody has one.
+    pub(crate) fn gpu_turns(&self) -> usize {
+        let with = (0..self.ranks()).filter(|rank| self.0[*rank].gpu.is_some());
+        with.map(|rank| self.gpu_turn(rank) + 1).max().unwrap_or(0)
+    }
+
     /// When a rank may work so that nobody is in its way: in which turn of [`Self::turns`].
     pub(crate) fn turn(&self, rank: usize) -> usize {
         let Some(place) = self.0.get(rank) else { return 0 };
@@ -112,13 +172,17 @@ impl Places {
     }
 
     /// Microseconds by which round trips differ for no reason of theirs. A rank that waits goes to sleep and has to be woken up;
-    /// where ranks have to share processors, it has to get one of them too.
+    /// where ranks have to share processors, it has to get one of them too, and where processes share a GPU, that.
     pub(crate) fn waking_us(&self) -> f64 {
         let crowds = |place: &Place| {
             let there = self.0.iter().filter(|other| other.machine == place.machine).count();
             there > place.cpus as usize
         };
-        if self.0.iter().any(crowds) { 1000.0 } else { 20.0 }
+        match self.0.iter().any(crowds) {
+            _ if self.gpu_turns() > 1 => SLICED_US,
+            true => CROWDED_US,
+            false => WOKEN_US,
+        }
     }
 
     /// The network ports of some ranks, each once.
@@ -130,22 +194,45 @@ impl Places {
         ports
     }
 
-    /// What people call some ranks: `node3 (ranks 6, 7)` where they are all of a host, else `rank 6 on node3`.
+    /// What people call some ranks: `node3 (ranks 6, 7)` where they are all of a host, `GPU 1 of node3 (rank 7)` where they are
+    /// all of a GPU, else `rank 6 on node3`.
     pub(crate) fn name(&self, ranks: &[usize]) -> String {
+        let Some((rank, place)) = ranks.first().and_then(|rank| Some((*rank, self.0.get(*rank)?)))
+        else {
+            return "nobody".to_owned();
+        };
+        let is_host = self.nodes() > 1 && self.on(place.node) == ranks;
+        // What everybody has is nobody's in particular.
+        let is_gpu = ranks.len() < self.ranks() && self.on_gpu_of(rank) == ranks;
+        match &place.gpu {
+            Some(gpu) if is_gpu && !is_host => {
+                format!("GPU {} of {} ({})", gpu.index, place.host, numbers(ranks))
+            }
+            _ => self.name_of_ranks(ranks),
+        }
+    }
+
+    /// The same, but for GPUs.
+    pub(crate) fn name_of_ranks(&self, ranks: &[usize]) -> String {
         let Some(first) = ranks.first().and_then(|rank| self.0.get(*rank)) else {
             return "nobody".to_owned();
         };
-        let numbers: Vec<String> = ranks.iter().map(ToString::to_string).collect();
-        let numbers = numbers.join(", ");
-        let many = if ranks.len() == 1 { "rank" } else { "ranks" };
-        if self.nodes() > 1 && self.on(first.node) == ranks {
-            return format!("{} ({many} {numbers})", first.host);
-        }
+        let numbers = numbers(ranks);
         if self.nodes() == 1 {
-            return format!("{many} {numbers}");
+            return numbers;
         }
-        format!("{many} {numbers} on {}", first.host)
+        match self.on(first.node) == ranks {
+            true => format!("{} ({numbers})", first.host),
+            false => format!("{numbers} on {}", first.host),
+        }
     }
+}
+
+/// `rank 6`, `ranks 6, 7`.
+fn numbers(ranks: &[usize]) -> String {
+    let many = if ranks.len() == 1 { "rank" } else { "ranks" };
+    let numbers: Vec<String> = ranks.iter().map(ToString::to_string).collect();
+    format!("{many} {}", numbers.join(", "))
 }
 
 fn number_of<T: PartialEq>(one: T, known: &mut Vec<T>) -> usize {
@@ -183,6 +270,56 @@ pub(crate) mod tests {
             }
         }
         Places::of(&records)
+    }
+
+    /// The same with so many GPUs on each host, which its ranks have in turn.
+    pub(crate) fn with_gpus(mut places: Places, gpus: usize) -> Places {
+        for rank in 0..places.ranks() {
+            let node = places.node(rank);
+            let before = places.on(node).iter().filter(|other| **other < rank).count();
+            let index = u32::try_from(before % gpus).unwrap();
+            places.0[rank].gpu = Some(Gpu {
+                index,
+                address: format!("0000:{:02x}:00.0", index + 1),
+                uuid: format!("GPU-{node}-{index}"),
+                name: "NVIDIA Test".to_owned(),
+            });
+        }
+        places
+    }
+
+    #[test]
+    fn gpus_stand_between_ranks_and_hosts() {
+        let places = with_gpus(cluster(&[4, 2], 8), 2);
+        assert_eq!((places.on_gpu_of(0), places.on_gpu_of(5)), (vec![0, 2], vec![5]));
+        assert_eq!((places.gpu_turn(2), places.gpu_turn(5), places.gpu_turns()), (1, 0, 2));
+        assert_eq!(places.gpus_of(&[0, 1, 2, 3]).len(), 2);
+        assert!(places.stays_on_gpu(0, 2) && !places.stays_on_gpu(0, 1));
+        assert_eq!(places.name(&[0, 2]), "GPU 0 of node0 (ranks 0, 2)");
+        assert_eq!(places.name(&[2]), "rank 2 on node0");
+        assert_eq!(places.name(&[5]), "GPU 1 of node1 (rank 5)");
+        assert_eq!(places.name_of_ranks(&[5]), "rank 5 on node1");
+        assert_eq!(places.name(&[4, 5]), "node1 (ranks 4, 5)");
+        assert!(places.waking_us() > cluster(&[4, 2], 1).waking_us());
+
+        // All on one GPU: it is nobody in particular.
+        let one = with_gpus(cluster(&[3], 8), 1);
+        assert_eq!(
+            (one.name(&[0, 1, 2]), one.name(&[1])),
+            ("ranks 0, 1, 2".into(), "rank 1".into())
+        );
+        assert!(!one.stays_on_gpu(0, 1) && one.gpu_turns() == 3);
+        // On host memory nobody has one.
+        let host = cluster(&[3], 8);
+        assert!(host.on_gpu_of(1).is_empty() && host.gpus_of(&[0, 1]).is_empty());
+        assert_eq!(host.gpu_turns(), 0);
+        // What the driver does not name is told apart by its number.
+        let mut silent = with_gpus(cluster(&[4], 8), 2);
+        for place in &mut silent.0 {
+            let gpu = place.gpu.as_mut().unwrap();
+            (gpu.address, gpu.uuid) = (String::new(), String::new());
+        }
+        assert_eq!(silent.on_gpu_of(1), [1, 3]);
     }
 
     #[test]

@@ -46,6 +46,7 @@ API cuInit(unsigned flags) {
     for (unsigned long i = 0; i < devices; i++) all.contexts[i].device = (CUdevice)i;
     all.memory = setting("FAKE_CUDA_MEMORY", 4ul << 30);
     all.multiprocessors = (int)setting("FAKE_CUDA_SMS", 4);
+    if (const char* slow = getenv("FAKE_CUDA_SLOW")) sscanf(slow, "%d:%u", &all.slow_device, &all.slow_us);
     all.initialized = true;
     return SUCCESS;
 }

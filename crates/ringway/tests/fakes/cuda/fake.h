@@ -16,6 +16,7 @@
 // FAKE_CUDA_SMS       multiprocessors of each: 4
 // FAKE_CUDA_SECRET    the GPU whose memory nobody else can pin (Linux with secretmem.enable=1): none
 // FAKE_CUDA_DMABUF    0: they make no dma-bufs; else something that says it is one
+// FAKE_CUDA_SLOW      GPU:MICROSECONDS, the GPU whose kernels begin so much later, and whose copies do for each MiB: none
 // FAKE_CUDA_VMM       0: they have no cuMem memory; 2: it has numbers that come again
 
 #pragma once
@@ -100,6 +101,8 @@ struct State {
     std::map<CUdevice, size_t> used;
     size_t memory = 0;
     int multiprocessors = 0;
+    CUdevice slow_device = -1;
+    unsigned slow_us = 0;
     unsigned long long next_id = 1;
 };
 
@@ -154,6 +157,9 @@ CUresult resolve(void* handle, StreamRef& stream);
 // Puts work at the end of a stream. The null stream's work also waits for that of all blocking
 // streams of its context, and theirs for it.
 void enqueue(const StreamRef& stream, std::function<void()> work);
+
+// Holds up work on the slow GPU, a kernel (of no bytes) or a copy. Not under a lock.
+void hold_up(const Context* context, size_t bytes);
 
 // Waits for all work of a context, as freeing memory does.
 void synchronize_context(Context* context);

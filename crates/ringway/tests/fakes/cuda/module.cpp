@@ -201,6 +201,9 @@ API cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigne
     launch->grid[2] = grid_z;
     launch->argument.resize((function->bytes + 63) / 64);
     memcpy(launch->argument.data(), parameters[0], function->bytes);
-    enqueue(stream, [launch] { launch->run(); });
+    enqueue(stream, [launch, context = stream->context] {
+        hold_up(context, 0);
+        launch->run();
+    });
     return SUCCESS;
 }

@@ -2,6 +2,7 @@
 
 #include "fake.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
@@ -97,6 +98,13 @@ void enqueue(const StreamRef& stream, std::function<void()> work) {
     stream->queue.push_back(std::move(work));
     stream->submitted++;
     stream->changed.notify_all();
+}
+
+void hold_up(const Context* context, size_t bytes) {
+    const State& all = state();
+    if (context->device != all.slow_device) return;
+    const size_t times = std::max<size_t>(bytes >> 20, 1);
+    std::this_thread::sleep_for(std::chrono::microseconds(all.slow_us) * times);
 }
 
 void synchronize_context(Context* context) {
@@ -416,13 +424,20 @@ static CUresult copy(uintptr_t target, End target_end, uintptr_t source, End sou
     bool target_known, source_known;
     if (CUresult result = check_end(target, bytes, target_end, target_known)) return result;
     if (CUresult result = check_end(source, bytes, source_end, source_known)) return result;
+    const Context* context = stream->context;
     if (!source_known && !wait) {
         // Pageable memory is taken at once: the caller may change it after the call.
         const char* from = (const char*)source;
         auto staged = std::make_shared<std::vector<char>>(from, from + bytes);
-        enqueue(stream, [=] { memcpy((void*)target, staged->data(), staged->size()); });
+        enqueue(stream, [=] {
+            hold_up(context, bytes);
+            memcpy((void*)target, staged->data(), staged->size());
+        });
     } else {
-        enqueue(stream, [=] { memmove((void*)target, (const void*)source, bytes); });
+        enqueue(stream, [=] {
+            hold_up(context, bytes);
+            memmove((void*)target, (const void*)source, bytes);
+        });
     }
     // And it holds the copy when the call returns.
     if (wait || !target_known) stream->synchronize();

@@ -2,8 +2,9 @@
 
 use ringway_plan::rng::Random;
 
+use super::alone::WORKS;
 use super::*;
-use crate::perf::slow::places::tests::cluster;
+use crate::perf::slow::places::tests::{cluster, with_gpus};
 use crate::perf::slow::robust::Bar;
 
 const BARS: Bars =
@@ -18,6 +19,10 @@ enum Plant {
     /// From one host to another.
     Path(usize, usize),
     Processor(usize),
+    /// The memory of the GPU of a rank.
+    Gpu(usize),
+    /// The links of the GPU of a rank: what goes to others.
+    GpuLink(usize),
 }
 
 struct Model<'a> {
@@ -55,6 +60,10 @@ impl<'a> Model<'a> {
                     Plant::Sender(node) => a != b && a == node,
                     Plant::Path(x, y) => (a, b) == (x, y),
                     Plant::Processor(rank) => from == rank,
+                    Plant::Gpu(rank) | Plant::GpuLink(rank) => {
+                        let on = self.places.on_gpu_of(rank);
+                        on.contains(&from) != on.contains(&to)
+                    }
                 };
                 if is_hit {
                     large = large.max(self.by);
@@ -86,12 +95,24 @@ impl Lab for Model<'_> {
         Ok(costs)
     }
 
-    fn work(&mut self, _what: &str) -> anyhow::Result<Vec<f64>> {
+    fn work(&mut self, _what: &str, worker: Worker) -> anyhow::Result<Vec<f64>> {
         self.rounds += 1;
-        let slow = |rank| self.plants.contains(&Plant::Processor(rank));
+        let slow = |rank: usize| {
+            self.plants.iter().any(|plant| match *plant {
+                Plant::Processor(slow) => worker == Worker::Processor && slow == rank,
+                Plant::Gpu(of) => {
+                    worker == Worker::Gpu && self.places.on_gpu_of(of).contains(&rank)
+                }
+                _ => false,
+            })
+        };
         let truth: Vec<f64> =
             (0..self.places.ranks()).map(|rank| if slow(rank) { self.by } else { 1.0 }).collect();
         Ok(truth.into_iter().map(|time| 20.0 * time * self.noise()).collect())
+    }
+
+    fn has_rings(&self) -> bool {
+        self.places.gpu_turns() == 0
     }
 
     fn conclude(&mut self, text: &str) -> anyhow::Result<()> {
@@ -234,5 +255,48 @@ fn rings_have_every_path_at_least_once() {
             (0..count * count).filter(|at| !seen[*at] && at / count != at % count).count();
         assert_eq!(missing, 0, "{count}");
         assert!(rings.len() <= 2 * count);
+    }
+}
+
+/// One rank a GPU or two, on one host, two or many.
+#[test]
+fn a_slow_gpu_is_named_whoever_has_it() {
+    for (hosts, gpus) in [
+        (&[4][..], 4),
+        (&[8], 8),
+        (&[8], 4),
+        (&[6], 3),
+        (&[8, 8], 8),
+        (&[4, 4], 2),
+        (&[4; 4], 2),
+        (&[6; 3], 3),
+    ] {
+        let places = with_gpus(cluster(hosts, 64), gpus);
+        for rank in 0..places.ranks() {
+            for plant in [Plant::Gpu(rank), Plant::GpuLink(rank)] {
+                let done = search(&places, &[plant], rank as u64);
+                let [one] = &done.found[..] else {
+                    panic!("{hosts:?} {gpus} {plant:?}: {:?} {:?}", done.found, done.said)
+                };
+                let told =
+                    format!("{hosts:?} {gpus} {plant:?}: {} {:?}", one.sentence(), done.said);
+                assert_eq!(one.ranks, places.on_gpu_of(rank), "{told}");
+                assert_eq!(one.copies.is_some(), matches!(plant, Plant::Gpu(_)), "{told}");
+                assert!(one.name.starts_with("GPU ") && one.gpus.len() == 1, "{told}");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_rings_sound_gpus_take_few_rounds_and_nobody_is_named() {
+    for (hosts, gpus) in [(&[4][..], 1), (&[4], 4), (&[8], 4), (&[4; 4], 4)] {
+        let places = with_gpus(cluster(hosts, 64), gpus);
+        let done = search(&places, &[Plant::Nothing], 7);
+        assert!(done.found.is_empty() && done.rounds <= 4, "{} {:?}", done.rounds, done.said);
+        // One of several ranks on a GPU can be slow by itself.
+        let done = search(&places, &[Plant::Processor(1)], 7);
+        let named: Vec<_> = done.found.iter().map(|one| (&one.ranks[..], &one.gpus[..])).collect();
+        assert_eq!(named, [(&[1][..], &[][..])], "{:?}", done.said);
     }
 }

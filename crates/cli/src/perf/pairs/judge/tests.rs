@@ -2,10 +2,10 @@
 
 use ringway_plan::rng::Random;
 
-use super::super::confirm::{self, Best};
+use super::super::confirm::{self, Alone, Best};
 use super::*;
 use crate::perf::slow::culprit::{Culprit, Way};
-use crate::perf::slow::places::tests::cluster;
+use crate::perf::slow::places::tests::{cluster, with_gpus};
 use crate::perf::slow::robust::Bar;
 
 const BARS: Bars =
@@ -50,6 +50,8 @@ enum Plant {
     Receiver(usize),
     Path(usize, usize),
     Processor(usize),
+    /// The memory of the GPU of a rank, and with it all that is sent from there and to it.
+    Gpu(usize),
     /// The first ranks on one socket, the others on the other: from one to the other it takes half as long again.
     Sockets(usize),
 }
@@ -59,6 +61,9 @@ fn truth(places: &Places, plant: Plant, by: f64, (from, to): (usize, usize)) -> 
     let (a, b) = (places.node(from), places.node(to));
     let (mut message, mut round_trip) = if a == b { (40.0, 3.0) } else { (400.0, 60.0) };
     let crosses = a != b;
+    if places.stays_on_gpu(from, to) {
+        message /= 3.0;
+    }
     match plant {
         Plant::Link(node) if crosses && (a == node || b == node) => message *= by,
         Plant::Sender(node) if crosses && a == node => message *= by,
@@ -67,6 +72,9 @@ fn truth(places: &Places, plant: Plant, by: f64, (from, to): (usize, usize)) -> 
         Plant::Processor(rank) if from == rank || to == rank => {
             message *= by;
             round_trip *= by;
+        }
+        Plant::Gpu(rank) if [from, to].iter().any(|end| places.on_gpu_of(rank).contains(end)) => {
+            message *= by;
         }
         Plant::Sockets(split) if (from < split) != (to < split) => {
             message *= 1.5;
@@ -81,10 +89,19 @@ fn work(plant: Plant, by: f64, rank: usize) -> f64 {
     if plant == Plant::Processor(rank) { 20.0 * by } else { 20.0 }
 }
 
+fn copy(places: &Places, plant: Plant, by: f64, rank: usize) -> Option<f64> {
+    places.0[rank].gpu.as_ref()?;
+    let is_slow = matches!(plant, Plant::Gpu(of) if places.on_gpu_of(of).contains(&rank));
+    Some(if is_slow { 30.0 * by } else { 30.0 })
+}
+
 fn times(places: &Places, plant: Plant, by: f64, dice: &mut Dice) -> Times {
     let ranks = places.ranks();
     let works = (0..ranks).map(|rank| Some(work(plant, by, rank) * dice.noise())).collect();
-    let mut times = Times { round_trips: Grid::new(ranks), messages: Grid::new(ranks), works };
+    let copies =
+        (0..ranks).map(|rank| Some(copy(places, plant, by, rank)? * dice.noise())).collect();
+    let mut times =
+        Times { round_trips: Grid::new(ranks), messages: Grid::new(ranks), works, copies };
     for a in 0..ranks {
         for b in (0..ranks).filter(|b| *b != a) {
             let (message, round_trip) = truth(places, plant, by, (a, b));
@@ -110,7 +127,11 @@ fn search(places: &Places, plant: Plant, by: f64, seed: u64) -> Vec<Culprit> {
             round_trip: round_trip * dice.noise(),
             messages: [to * dice.noise(), back * dice.noise()],
         };
-        Ok((best, [pair.0, pair.1].map(|rank| work(plant, by, rank) * dice.noise())))
+        let alone = [pair.0, pair.1].map(|rank| Alone {
+            work: Some(work(plant, by, rank) * dice.noise()),
+            copy: copy(places, plant, by, rank).map(|us| us * dice.noise()),
+        });
+        Ok((best, alone))
     });
     found.unwrap()
 }
@@ -125,6 +146,10 @@ fn is_right(places: &Places, plant: Plant, found: &[Culprit]) -> bool {
         Plant::Receiver(node) => one(places.on(node), Vec::new(), Way::Receives),
         Plant::Path(a, b) if a < b => one(places.on(a), places.on(b), Way::Sends),
         Plant::Path(a, b) => one(places.on(b), places.on(a), Way::Receives),
+        Plant::Gpu(rank) => {
+            let ranks = places.on_gpu_of(rank);
+            matches!(found, [only] if only.ranks == ranks && only.gpus.len() == 1)
+        }
         Plant::Processor(rank) => {
             matches!(found, [only] if only.ranks == [rank] && only.computes.is_some())
         }
@@ -132,15 +157,14 @@ fn is_right(places: &Places, plant: Plant, found: &[Culprit]) -> bool {
 }
 
 /// Plays many cases; counts those that name the right one, and those that name another.
-fn play(hosts: &[usize], plant: impl Fn(&mut Dice, &Places) -> Plant) -> (u64, Vec<String>) {
-    let places = cluster(hosts, 4);
+fn play(places: &Places, plant: impl Fn(&mut Dice, &Places) -> Plant) -> (u64, Vec<String>) {
     let (mut right, mut wrong) = (0, Vec::new());
     for seed in 0..CASES {
         let mut dice = Dice::new(seed ^ 0x5bd1_e995);
-        let plant = plant(&mut dice, &places);
+        let plant = plant(&mut dice, places);
         let by = 1.7 + dice.part() * 2.0;
-        let found = search(&places, plant, by, seed);
-        if is_right(&places, plant, &found) {
+        let found = search(places, plant, by, seed);
+        if is_right(places, plant, &found) {
             right += 1;
         } else if !found.is_empty() {
             let named: Vec<String> = found.iter().map(Culprit::sentence).collect();
@@ -151,7 +175,11 @@ fn play(hosts: &[usize], plant: impl Fn(&mut Dice, &Places) -> Plant) -> (u64, V
 }
 
 fn check(hosts: &[usize], plant: impl Fn(&mut Dice, &Places) -> Plant) {
-    let (right, wrong) = play(hosts, plant);
+    check_places(hosts, &cluster(hosts, 4), plant);
+}
+
+fn check_places(hosts: &[usize], places: &Places, plant: impl Fn(&mut Dice, &Places) -> Plant) {
+    let (right, wrong) = play(places, plant);
     assert!(
         wrong.is_empty(),
         "{hosts:?}: {} wrong: {:#?}",
@@ -192,6 +220,16 @@ fn a_slow_path_is_no_slow_host() {
 fn a_slow_rank_is_named_alone_on_its_host() {
     for hosts in [&[1; 8][..], &[8], &[4; 4], &[1; 4], &[4]] {
         check(hosts, |dice, places| Plant::Processor(dice.below(places.ranks())));
+    }
+}
+
+/// One rank a GPU, or two; what stays on a GPU is three times as quick, and nobody is slow for being alone on one.
+#[test]
+fn a_slow_gpu_is_named_with_all_its_ranks() {
+    for (hosts, gpus) in [(&[8][..], 8), (&[8], 4), (&[4], 4), (&[4; 4], 2), (&[5], 3)] {
+        let places = with_gpus(cluster(hosts, 64), gpus);
+        check_places(hosts, &places, |dice, places| Plant::Gpu(dice.below(places.ranks())));
+        check_places(hosts, &places, |_, _| Plant::Nothing);
     }
 }
 

@@ -5,7 +5,7 @@ use crate::perf::slow::places::tests::cluster;
 
 fn page(columns: usize, has_colour: bool) -> Page {
     Page {
-        connection: "transport tcp".to_owned(),
+        head: vec!["# transport tcp".to_owned()],
         bytes: 1 << 20,
         limit: 1.35,
         columns,
@@ -20,6 +20,7 @@ fn outcome(places: &Places, slow: usize) -> Outcome {
         round_trips: Grid::new(ranks),
         messages: Grid::new(ranks),
         works: vec![Some(9.0); ranks],
+        copies: vec![None; ranks],
     };
     for a in 0..ranks {
         for b in (0..ranks).filter(|b| *b != a) {
@@ -27,8 +28,8 @@ fn outcome(places: &Places, slow: usize) -> Outcome {
             times.round_trips.set(a, b, 50.0);
         }
     }
-    let culprit = Culprit::new(places, places.on(places.node(slow)), Vec::new(), Way::Sends);
-    let culprits = vec![Culprit { slower: Some(2.0), ..culprit }];
+    let culprit = Culprit::new(places.on(places.node(slow)), Vec::new(), Way::Sends);
+    let culprits = vec![Culprit { slower: Some(2.0), ..culprit }.named(places)];
     Outcome { rounds: ranks - 1, at_once: 1, times, suspects: 1, culprits }
 }
 
