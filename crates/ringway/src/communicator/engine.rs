@@ -4,6 +4,7 @@
 mod messages;
 
 use std::net::TcpStream;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -338,7 +339,12 @@ impl Engine {
 
     /// Polls operations to their end, or until one fails.
     fn run(&mut self, running: &mut [Running<'_>], clock: &mut Clock) -> Result<()> {
-        let outcome = self.poll(running, clock);
+        let polled = catch_unwind(AssertUnwindSafe(|| self.poll(running, clock)));
+        let outcome = polled.unwrap_or_else(|panic| {
+            // The caller's memory goes while this unwinds.
+            self.links.disarm();
+            resume_unwind(panic)
+        });
         if outcome.is_err() {
             self.note_standing(running, None);
         }

@@ -143,10 +143,10 @@ impl<S: Stream> FramedLink<S> {
     fn expose(&mut self, context: Context, beginning: &Beginning<'_>) {
         let outputs = (0..).zip(beginning.outputs).map(|(at, area)| (Region::Output(at), *area));
         let targets = outputs.chain([(Region::Scratch, beginning.scratch)]);
-        // A device's memory in any case: nothing else reaches it as well.
+        // A device's memory in any case: nothing else reaches it as well, and a peer that puts more there than is wanted, be it
+        // nothing, learns so by this.
         let is_worth = |link: &Self, area: &Area| {
-            area.bytes >= EXPOSED_LEAST
-                || area.bytes > 0 && link.connections[0].is_foreign(area.address)
+            area.bytes >= EXPOSED_LEAST || link.connections[0].is_foreign(area.address)
         };
         for (region, area) in targets {
             if !is_worth(self, &area) {
@@ -305,6 +305,10 @@ impl<S: Stream> Link for FramedLink<S> {
         if foreign && direct.is_none() && *cursor == 0 {
             if let Some(cause) = connection.ended() {
                 return Err(self.broken(cause));
+            }
+            let (said, _) = &current.exposed;
+            if Some(said.sequence) == current.sequence && said.tag != current.tags.1 {
+                return Err(Trouble::Mismatch { peer: self.peer, sequence: said.sequence });
             }
             // The peer says where, when it comes to it; unless what is held stands before its word.
             if !connection.is_held() {

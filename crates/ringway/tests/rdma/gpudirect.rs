@@ -435,6 +435,9 @@ fn both_rails_are_cut_and_mended() {
     disturbed(&free, &["cut 0", "cut 1"], &["restore 0", "restore 1"]);
 }
 
+/// What a rank does; nothing where it only leaves.
+type Body = fn(&Communicator, &DeviceQueue<'_>) -> Option<Result<()>>;
+
 /// Whoever waits for the other's word where its values go hears that there is none to come.
 #[test]
 #[ignore = "needs the RDMA machine: .ci/rdma"]
@@ -443,7 +446,7 @@ fn different_calls_and_ranks_that_leave_are_told() {
         return;
     }
     let _watchdog = watchdog("gpudirect::different_calls_and_ranks_that_leave_are_told");
-    let failed = |body: fn(&Communicator, &DeviceQueue<'_>) -> Option<Result<()>>| {
+    let failed = |body: Body| {
         let outcomes = world_each(
             2,
             |rank| config(rank, BOTH, &[]),
@@ -464,12 +467,31 @@ fn different_calls_and_ranks_that_leave_are_told() {
     });
     assert_eq!(errors.len(), 2);
     assert!(errors.iter().all(|error| error.contains("mismatch")), "{errors:?}");
+    // Too much is sent, too little, and where nothing is wanted.
+    let sizes: [Body; 3] = [
+        |comm, queue| Some(met(comm, queue, 200_000, 100)),
+        |comm, queue| Some(met(comm, queue, 100, 200_000)),
+        |comm, queue| Some(met(comm, queue, 100, 0)),
+    ];
+    for body in sizes {
+        let errors = failed(body);
+        assert!(errors.len() == 2, "{errors:?}");
+        assert!(errors.iter().any(|error| error.contains("different sizes")), "{errors:?}");
+    }
     // Rank 1 says goodbye; rank 0 only sends.
     let errors = failed(|comm, queue| {
         let gather = Call::new(Collective::Gather, DataType::U8, 100_000).root(1);
         (comm.rank() == 0).then(|| queue.collective(&gather, FROM, TO))
     });
     assert!(errors.len() == 1 && errors[0].contains("rank 1"), "{errors:?}");
+}
+
+/// Rank 0 sends so many bytes, and rank 1 receives so many.
+fn met(comm: &Communicator, queue: &DeviceQueue<'_>, sent: usize, received: usize) -> Result<()> {
+    match comm.rank() {
+        0 => queue.send(sent, 1, FROM),
+        _ => queue.recv(received, 0, TO),
+    }
 }
 
 /// Memory of the fake's second GPU can be pinned by nobody: both ranks go through pinned memory, and say why.

@@ -124,6 +124,11 @@ pub(crate) fn suspects(times: &Times, places: &Places, bars: Bars) -> Vec<Suspec
         let one = Suspect::new(Among::Gpus, Subject::One(rank));
         found.push(Suspect { copies: Some(by), ..one });
     }
+    // What two ranks of one GPU send each other goes by no path that somebody could mend.
+    found.retain(|one| match (one.among, one.subject) {
+        (Among::Hosts, _) | (_, Subject::One(_)) => true,
+        (_, Subject::Path(a, b)) => !places.shares_gpu(a, b),
+    });
     let is_path = |one: &Suspect| matches!(one.subject, Subject::Path(..));
     found.sort_by(|a, b| is_path(a).cmp(&is_path(b)).then(b.worst().total_cmp(&a.worst())));
     found.truncate(SUSPECTS_MOST);

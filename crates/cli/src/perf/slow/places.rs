@@ -120,7 +120,7 @@ impl Places {
     }
 
     /// Whether two ranks have one GPU. Their processes may number it differently.
-    fn shares_gpu(&self, a: usize, b: usize) -> bool {
+    pub(crate) fn shares_gpu(&self, a: usize, b: usize) -> bool {
         let [Some(a), Some(b)] = [a, b].map(|rank| self.0.get(rank)) else { return false };
         let [Some(one), Some(other)] = [&a.gpu, &b.gpu] else { return false };
         let is_known = !(one.uuid.is_empty() && one.address.is_empty());

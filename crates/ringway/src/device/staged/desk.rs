@@ -11,7 +11,7 @@ use super::layout::{
     Asked, DESK_BYTES, PIECES, PartWords, Place, SLOT_BYTES, SLOTS_MOST, STAGED_IN_GPU, SlotWords,
     read,
 };
-use super::waves::IN_GPU_BYTES_MOST;
+use super::waves::{self, IN_GPU_BYTES_MOST};
 use super::{Channel, Channels, MessagePiece, SLOTS};
 use crate::control::{Health, Report};
 use crate::device::Fault;
@@ -242,9 +242,12 @@ impl Desk {
             let address = memory.wrapping_add(offset);
             pieces.push(MessagePiece { peer: part.peer, address, bytes, sends: part.sends == 1 });
         }
-        // SAFETY: all pieces are inside of the memory, which is kept as long as `self`, and the kernel
-        // leaves it alone until the reply. Memory of a GPU was adopted by the channel.
-        unsafe { channel.exchange(&pieces) }
+        for run in waves::runs(&pieces, |piece| (piece.peer, piece.sends)) {
+            // SAFETY: all pieces are inside of the memory, which is kept as long as `self`, and the kernel
+            // leaves it alone until the reply. Memory of a GPU was adopted by the channel.
+            unsafe { channel.exchange(run) }?;
+        }
+        Ok(())
     }
 
     /// Whether a launch is at work, or will be.

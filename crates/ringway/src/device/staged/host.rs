@@ -86,11 +86,11 @@ unsafe fn messages(
             sends: piece.sends == 1,
         })
         .collect();
-    if pieces.is_empty() {
-        return Ok(());
+    for run in waves::runs(&pieces, |piece| (piece.peer, piece.sends)) {
+        // SAFETY: the caller's promise.
+        unsafe { channels[0].exchange(run) }?;
     }
-    // SAFETY: the caller's promise.
-    unsafe { channels[0].exchange(&pieces) }
+    Ok(())
 }
 
 /// # Safety

@@ -1,8 +1,8 @@
 //! Messages in pinned memory: cut into parts, and the parts into waves that fit.
 //!
 //! *Invariant:* a message is cut by its size alone, so that both ends cut alike; and every rank goes through
-//! its parts in the order of (nth message of the two ranks, nth part, distance), wherever a wave ends: the
-//! least part that is not through is always offered by both its ends, so no wave waits for a later one.
+//! its parts in the order of (nth message of the two ranks, nth part, distance, sender), which is that of all ranks, wherever a
+//! wave or a run ends: the least part that is not through is always offered by both its ends, so nobody waits for a later one.
 
 use super::layout::{PIECES, Piece};
 use crate::device::messages::Messages;
@@ -29,7 +29,7 @@ pub(super) fn parts(messages: &Messages, rank: Rank) -> Vec<Piece> {
                     let start = part * PART_BYTES;
                     let bytes = PART_BYTES.min(whole - start);
                     let piece = Piece { address: address + start, offset: 0, bytes, peer, sends };
-                    all.push(((layer, part, distance, sends), piece));
+                    all.push(((layer, part, distance, from), piece));
                 }
             }
         }
@@ -62,8 +62,27 @@ pub(super) fn waves(parts: Vec<Piece>, most: u64) -> Vec<(Vec<Piece>, u64)> {
     waves
 }
 
+/// Pieces, in their order, in runs without a second one of the same peer and direction: those go at once. What is behind one
+/// that has to wait waits too, or two ranks may wait for what the other has put off.
+pub(super) fn runs<T>(pieces: &[T], end: impl Fn(&T) -> (Rank, bool)) -> Vec<&[T]> {
+    let mut runs = Vec::new();
+    let mut first = 0;
+    for at in 0..pieces.len() {
+        if pieces[first..at].iter().any(|before| end(before) == end(&pieces[at])) {
+            runs.push(&pieces[first..at]);
+            first = at;
+        }
+    }
+    if first < pieces.len() {
+        runs.push(&pieces[first..]);
+    }
+    runs
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::device::Work;
 
@@ -108,5 +127,98 @@ mod tests {
             seen += list.len();
         }
         assert_eq!(seen, count);
+    }
+
+    /// A part, by its ends, which message between them it is of, and which part.
+    type Name = (Rank, Rank, usize, usize);
+
+    /// What a rank offers at once, one batch after the other.
+    fn batches(
+        group: &[(Rank, Rank, usize)],
+        ranks: u32,
+        rank: Rank,
+        most: u64,
+    ) -> Vec<BTreeSet<Name>> {
+        let mut work = Vec::new();
+        for (at, (from, to, bytes)) in group.iter().enumerate() {
+            // Addresses tell messages apart, and lie anywhere in a line.
+            let address = ((at as u64 + 1) << 32) | ((at as u64 * 5) % 16);
+            if *from == rank {
+                work.push(Work::Send { peer: *to, address, bytes: *bytes });
+            }
+            if *to == rank {
+                work.push(Work::Receive { peer: *from, address, bytes: *bytes });
+            }
+        }
+        let mut all = Vec::new();
+        for (wave, _) in waves(parts(&Messages::of(&work, ranks), rank), most) {
+            for run in runs(&wave, |piece| (piece.peer, piece.sends == 1)) {
+                let name = |piece: &Piece| {
+                    let (from, to) =
+                        if piece.sends == 1 { (rank, piece.peer) } else { (piece.peer, rank) };
+                    let message = usize::try_from(piece.address >> 32).unwrap();
+                    let start = piece.address & 0xffff_ffff;
+                    (from, to, message, usize::try_from(start / PART_BYTES).unwrap())
+                };
+                all.push(run.iter().map(name).collect());
+            }
+        }
+        all
+    }
+
+    /// Whether ranks that wait for all of a batch before the next come to the end.
+    fn ends(group: &[(Rank, Rank, usize)], ranks: u32, most: u64) -> bool {
+        let mut left: Vec<Vec<BTreeSet<Name>>> =
+            (0..ranks).map(|rank| batches(group, ranks, rank, most)).collect();
+        loop {
+            let now = |rank: Rank| left[rank as usize].first().cloned().unwrap_or_default();
+            let through: BTreeSet<Name> = (0..ranks)
+                .flat_map(now)
+                .filter(|one| now(one.0).contains(one) && now(one.1).contains(one))
+                .collect();
+            if through.is_empty() {
+                return left.iter().all(Vec::is_empty);
+            }
+            for batches in &mut left {
+                if let Some(first) = batches.first_mut() {
+                    first.retain(|one| !through.contains(one));
+                }
+                if batches.first().is_some_and(BTreeSet::is_empty) {
+                    batches.remove(0);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_group_of_messages_comes_to_its_end() {
+        const MIB: usize = 1 << 20;
+        let known: [&[(Rank, Rank, usize)]; 3] = [
+            &[(0, 1, 4096), (1, 0, 4096), (0, 1, 8 * MIB), (1, 0, 8 * MIB)],
+            &[(0, 1, 4096), (1, 0, 4096), (0, 1, 32 * MIB), (1, 0, 32 * MIB)],
+            &[(0, 1, 20 * MIB), (1, 2, 28 * MIB), (2, 0, 4096), (2, 0, 4096)],
+        ];
+        for most in [IN_GPU_BYTES_MOST, WAVE_BYTES_MOST] {
+            for group in known {
+                assert!(ends(group, 3, most), "{group:?} in waves of {most}");
+            }
+            let mut state = 0x5eed_u64;
+            let mut below = |most: usize| {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                usize::try_from(state >> 33).unwrap() % most
+            };
+            for round in 0..300 {
+                let ranks = u32::try_from(2 + below(3)).unwrap();
+                let group: Vec<_> = (0..2 + below(7))
+                    .map(|_| {
+                        let from = u32::try_from(below(ranks as usize)).unwrap();
+                        let step = u32::try_from(1 + below(ranks as usize - 1)).unwrap();
+                        let bytes = [0, 4096, 5 * MIB, 12 * MIB, 30 * MIB, 70 * MIB][below(6)];
+                        (from, (from + step) % ranks, bytes)
+                    })
+                    .collect();
+                assert!(ends(&group, ranks, most), "round {round}: {group:?} in waves of {most}");
+            }
+        }
     }
 }

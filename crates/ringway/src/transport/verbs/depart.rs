@@ -39,6 +39,10 @@ impl Inner {
             return;
         }
         while let Some((number, slot, bytes)) = self.outbox.waiting() {
+            // Whose memory that is waits for it, and posts it.
+            if !self.in_call && self.placements[slot].is_some() {
+                break;
+            }
             let way = self.next_way();
             if matches!(way, Way::Nowhere) {
                 break;
@@ -47,7 +51,7 @@ impl Inner {
                 && let Some(posted) = self.post_placed(path, number, slot, bytes)
             {
                 if posted {
-                    self.outbox.posted(path);
+                    self.outbox.posted(number, path);
                 }
                 continue;
             }
@@ -62,7 +66,7 @@ impl Inner {
                     let id = self.number(path, slot as u64);
                     let part = Some((base, HEAD_BYTES + bytes_here));
                     if self.post_one(path, id, Mark::Data(low(number)), part) {
-                        self.outbox.posted(path);
+                        self.outbox.posted(number, path);
                     }
                 }
                 _ => {
@@ -71,7 +75,7 @@ impl Inner {
                     let sequence = low(number);
                     self.spoke = true;
                     self.side.say(&Word::Data { sequence, consumed: told, bytes: body });
-                    self.outbox.posted(BY_SOCKET);
+                    self.outbox.posted(number, BY_SOCKET);
                     self.outbox.ended(slot);
                 }
             }
@@ -87,7 +91,7 @@ impl Inner {
 
     /// Tells how much was consumed, where nothing goes back that could and the peer should hear of it.
     pub(super) fn settle_credit(&mut self) {
-        if !self.inbox.owes() || !self.met {
+        if !self.inbox.owes() || !self.met || self.ended.is_some() {
             return;
         }
         match self.next_way() {

@@ -134,14 +134,18 @@ impl Outbox {
         Some((number, slot(number), sent.bytes))
     }
 
-    /// The first that waits was posted on a rail; the mark it goes with.
-    pub(super) fn posted(&mut self, rail: usize) -> Option<Mark> {
-        let number = self.waiting.pop_front()?;
+    /// A message was posted on a rail, and waits no more; the mark it goes with.
+    pub(super) fn posted(&mut self, number: u64, rail: usize) -> Mark {
+        if self.waiting.front() == Some(&number) {
+            self.waiting.pop_front();
+        } else {
+            self.waiting.retain(|waiting| *waiting != number);
+        }
         if let Some(sent) = index(number, self.acked).and_then(|at| self.sent.get_mut(at)) {
             sent.rail = Some(rail);
         }
         self.posted[slot(number)] += 1;
-        Some(Mark::Data(low(number)))
+        Mark::Data(low(number))
     }
 
     /// A write to a slot has ended, well or not.
@@ -369,7 +373,7 @@ mod tests {
 
         fn post(&mut self, rail: usize) {
             if let Some((number, slot, bytes)) = self.outbox.waiting() {
-                let mut mark = self.outbox.posted(rail).expect("it waits");
+                let mut mark = self.outbox.posted(number, rail);
                 if is_placed(number) && self.tried.insert(number) {
                     mark = Mark::Placed(low(number));
                 }
@@ -510,13 +514,27 @@ mod tests {
     fn a_slot_is_not_written_while_an_older_write_may_come() {
         let mut outbox = Outbox::new();
         for _ in 0..SLOTS {
-            outbox.push(1);
-            outbox.posted(0);
+            let number = outbox.push(1);
+            outbox.posted(number, 0);
         }
         assert_eq!(outbox.room(), None);
         outbox.credit(low(WINDOW)).unwrap();
         assert_eq!(outbox.room(), None, "the write to slot 0 has not ended");
         outbox.ended(0);
         assert_eq!(outbox.room(), Some(0));
+    }
+
+    /// One that was half posted may be consumed before that is noted: an earlier write of it had come.
+    #[test]
+    fn a_message_that_is_posted_too_late_is_no_other() {
+        let mut outbox = Outbox::new();
+        let (first, second) = (outbox.push(1), outbox.push(2));
+        outbox.credit(low(first + 1)).unwrap();
+        outbox.posted(first, 0);
+        assert_eq!(outbox.waiting(), Some((second, 1, 2)));
+        outbox.ended(0);
+        outbox.posted(second, 0);
+        outbox.ended(1);
+        assert!(outbox.is_quiet() && outbox.waiting().is_none());
     }
 }

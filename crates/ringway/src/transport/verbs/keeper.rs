@@ -42,7 +42,8 @@ struct Keeper {
     poller: OwnedFd,
 }
 
-static KEEPER: Mutex<Option<Arc<Keeper>>> = Mutex::new(None);
+/// That of the process with this number: one that was forked off has no such thread.
+static KEEPER: Mutex<Option<(u32, Arc<Keeper>)>> = Mutex::new(None);
 
 /// That something is looked after, until this is dropped.
 pub(super) struct Kept {
@@ -86,7 +87,8 @@ impl Drop for Kept {
 impl Keeper {
     fn get() -> io::Result<Arc<Self>> {
         let mut known = KEEPER.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(keeper) = &*known {
+        let process = std::process::id();
+        if let Some((_, keeper)) = known.as_ref().filter(|(of, _)| *of == process) {
             return Ok(Arc::clone(keeper));
         }
         let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -99,7 +101,7 @@ impl Keeper {
                 own.run();
             })
         })?;
-        Ok(Arc::clone(known.insert(keeper)))
+        Ok(Arc::clone(&known.insert((process, keeper)).1))
     }
 
     fn wards(&self) -> MutexGuard<'_, (u64, Wards)> {

@@ -158,11 +158,13 @@ impl Inner {
 
     /// Copies what was to be placed into its slot, from where it is sent as any other; whether it is there.
     pub(super) fn fill(&mut self, slot: usize, bytes: u32) -> bool {
-        let loaded = self.load(slot, bytes);
+        if !self.load(slot, bytes) {
+            return false;
+        }
         if self.placements[slot].take().is_some() {
             self.carried.1 += u64::from(bytes);
         }
-        loaded
+        true
     }
 
     /// Copies the bytes of a message into its slot, where they are not there anyway. What cannot be read is the end.

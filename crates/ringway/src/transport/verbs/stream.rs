@@ -125,7 +125,11 @@ pub(super) struct Inner {
     pub(super) said_socket: bool,
     /// How often a path that was in use had to be left.
     pub(super) left: u64,
-    /// Whether it ever has.
+    /// Whether whoever is at it answers for the memory of what is to be placed; the keeper does not.
+    pub(super) in_call: bool,
+    /// Whether the keeper found something since somebody last went to sleep.
+    stirred: bool,
+    /// Whether the socket has ever carried a message.
     pub(super) spoke: bool,
     pub(super) ended: Option<String>,
     pub(super) wish: Wish,
@@ -192,6 +196,8 @@ impl VerbsStream {
             looked: Instant::now(),
             said_socket: false,
             left: 0,
+            in_call: true,
+            stirred: false,
             spoke: false,
             ended: None,
             wish,
@@ -241,9 +247,13 @@ impl Ward for Shared {
             // Whoever uses it finds out.
             Err(TryLockError::Poisoned(_)) => return true,
         };
+        inner.in_call = false;
         let mut moved = inner.listen();
         moved |= inner.progress();
         inner.look();
+        inner.in_call = true;
+        // Who is about to sleep looks once more.
+        inner.stirred |= moved;
         let calm = inner.is_calm();
         drop(inner);
         if moved {
@@ -328,7 +338,8 @@ impl Stream for VerbsStream {
     fn interest(&self, wanted: PollFlags) -> Option<(BorrowedFd<'_>, PollFlags)> {
         let mut inner = self.inner();
         inner.arm();
-        let mut moved = inner.listen();
+        let mut moved = std::mem::take(&mut inner.stirred);
+        moved |= inner.listen();
         moved |= inner.progress();
         inner.look();
         inner.side.arm(self.shared.poller.as_fd());

@@ -244,3 +244,16 @@ fn ranks_that_are_farther_away_by_design_are_not_blamed() {
         check(&[8], |_, _| Plant::Sockets(split));
     }
 }
+
+/// Where ranks sit on a GPU decides how quick they are with each other there: nobody mends that.
+#[test]
+fn ranks_of_one_gpu_have_no_slow_path() {
+    let everywhere = with_gpus(cluster(&[4], 8), 1);
+    let apart = with_gpus(cluster(&[4], 8), 4);
+    let named = |places: &Places| {
+        let found = search(places, Plant::Path(0, 3), 3.0, 7);
+        found.iter().map(|one| one.sentence()).collect::<Vec<_>>()
+    };
+    assert_eq!(named(&everywhere), Vec::<String>::new());
+    assert_eq!(named(&apart).len(), 1, "{:?}", named(&apart));
+}
