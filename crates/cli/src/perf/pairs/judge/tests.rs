@@ -248,12 +248,16 @@ fn ranks_that_are_farther_away_by_design_are_not_blamed() {
 /// Where ranks sit on a GPU decides how quick they are with each other there: nobody mends that.
 #[test]
 fn ranks_of_one_gpu_have_no_slow_path() {
-    let everywhere = with_gpus(cluster(&[4], 8), 1);
-    let apart = with_gpus(cluster(&[4], 8), 4);
-    let named = |places: &Places| {
-        let found = search(places, Plant::Path(0, 3), 3.0, 7);
-        found.iter().map(|one| one.sentence()).collect::<Vec<_>>()
+    let paths = |gpus: usize| {
+        let places = with_gpus(cluster(&[6], 8), gpus);
+        let mut all = times(&places, Plant::Nothing, 1.0, &mut Dice::new(7));
+        for (a, b) in [(0, 3), (3, 0)] {
+            let slow = all.messages.at(a, b).unwrap() * 4.0;
+            all.messages.set(a, b, slow);
+        }
+        let suspects = suspects(&all, &places, BARS).into_iter().map(|one| one.subject);
+        suspects.filter(|one| matches!(one, Subject::Path(..))).collect::<Vec<_>>()
     };
-    assert_eq!(named(&everywhere), Vec::<String>::new());
-    assert_eq!(named(&apart).len(), 1, "{:?}", named(&apart));
+    assert!(paths(6).contains(&Subject::Path(0, 3)), "{:?}", paths(6));
+    assert_eq!(paths(1), []);
 }
