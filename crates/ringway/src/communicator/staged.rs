@@ -42,7 +42,8 @@ impl Communicator {
             has_gpu: gpu.is_some(),
             channels: inner.config.gpu_channels.max(1),
             wants_direct,
-            against_direct: self.against_direct(gpu.as_deref()),
+            // Where nobody asks the machine is not searched for what is near.
+            against_direct: wants_direct.then(|| self.against_direct(gpu.as_deref())).flatten(),
         };
         let all: Vec<Introduction> = self.tell_all(&own)?;
         if all.iter().all(|one| !one.has_gpu) {

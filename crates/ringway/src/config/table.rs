@@ -270,7 +270,7 @@ pub(super) static TABLE: &[Entry] = &[
     entry(RDMA, "NCCL_NET_GDR_LEVEL", "LOC, PIX, PXB, PHB, SYS or 0 to 5",
         "With RINGWAY_GPUDIRECT=1: how far from its GPU a rank's nearest adapter may be to reach the memory there: behind one PCI \
          switch (PIX), several (PXB), across the host bridge (PHB), on another NUMA node (SYS); LOC for never. Unset \
-         stands for PXB. Where the kernel does not know where they are, only LOC counts.",
+         stands for PXB, and for chip to chip (P2C). Where the kernel does not know where they are, only LOC counts.",
         |c, v| put(&mut c.rdma.gpu_level, rdma::gpu_level(v)),
         |c| or_unset(c.rdma.gpu_level.as_ref())),
     entry(RDMA, "NCCL_NET_GDR_READ", "0 or 1",
