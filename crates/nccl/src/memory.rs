@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::ffi::c_int;
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
+pub(crate) use ringway::device::Memory;
 use ringway::device::{self, Buffer, Gpu};
 use ringway::{Error, Result};
 
@@ -16,21 +17,9 @@ use crate::config;
 /// What windows and registered memory are aligned to.
 const PAGE_BYTES: usize = 4096;
 
-/// Where a buffer is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Memory {
-    /// In memory the processor reads and writes.
-    Host,
-    /// On a GPU.
-    Device,
-}
-
 /// The memory an address belongs to.
 pub(crate) fn memory_of(address: usize) -> Memory {
-    match device::memory_of(std::ptr::with_exposed_provenance(address)) {
-        device::Memory::Host => Memory::Host,
-        device::Memory::Device(_) => Memory::Device,
-    }
+    device::memory_of(std::ptr::with_exposed_provenance(address))
 }
 
 /// The device that this thread works with; 0 where there is none.

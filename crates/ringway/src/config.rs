@@ -162,6 +162,8 @@ pub struct Config {
     pub tls: bool,
     /// `RINGWAY_GPU`: whether communicators use a GPU where there is one.
     pub gpu: bool,
+    /// `RINGWAY_GPU_OVERLAP`: whether a launch may begin before the kernel in front of it has ended.
+    pub gpu_overlap: bool,
     /// `RINGWAY_GPU_CHANNELS`: communicators that move GPU memory by the host side by side.
     pub gpu_channels: u32,
     /// `RINGWAY_GPUDIRECT`; see [`Self::wants_gpu_direct`].
@@ -272,6 +274,7 @@ impl Default for Config {
             checksum: false,
             tls: false,
             gpu: true,
+            gpu_overlap: true,
             gpu_channels: 4,
             gpu_direct: false,
             cuda_library: None,

@@ -140,6 +140,12 @@ pub(super) static TABLE: &[Entry] = &[
          memory only, and no driver is opened.",
         |c, v| put(&mut c.gpu, parse::boolean(v)),
         |c| u8::from(c.gpu).to_string()),
+    entry(TRANSPORT, "RINGWAY_GPU_OVERLAP", "0 or 1",
+        "Whether a launch may begin while the kernel in front of it in its stream ends, for whose end it waits by itself \
+         (programmatic dependent launch): on NVIDIA's GPUs of compute capability 9.0 and later, with a driver of CUDA 12.3 or \
+         later and kernels compiled on the machine.",
+        |c, v| put(&mut c.gpu_overlap, parse::boolean(v)),
+        |c| u8::from(c.gpu_overlap).to_string()),
     entry(TRANSPORT, "RINGWAY_GPU_CHANNELS", "whole number from 1 to 16",
         "Where ranks do not map each other's GPU memory it goes through pinned memory and the host: by so many \
          communicators side by side, each with a thread of its own; the least of all ranks counts.",

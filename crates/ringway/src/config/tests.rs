@@ -59,6 +59,7 @@ fn good_values_are_taken_without_a_word() {
         ("NCCL_SOCKET_IFNAME", "^=lo,docker0", "^=lo,docker0"),
         ("RINGWAY_SINGLE_COPY", "0", "0"),
         ("RINGWAY_GPU", "no", "0"),
+        ("RINGWAY_GPU_OVERLAP", "0", "0"),
         ("RINGWAY_GPU_CHANNELS", "2", "2"),
         ("RINGWAY_GPUDIRECT", "1", "1"),
         ("RINGWAY_CUDA_LIBRARY", "/opt/libcuda.so.1", "/opt/libcuda.so.1"),

@@ -22,7 +22,9 @@ use super::Fault;
 use crate::config::Config;
 use crate::error::Error;
 use crate::ffi::FfiError;
-use crate::ffi::cuda::{Address, Driver, Handle, IpcHandle, Vendor};
+use crate::ffi::cuda::{
+    Address, Driver, Handle, IpcHandle, LaunchAttribute, LaunchConfig, LaunchValue, Vendor,
+};
 
 /// Attributes of devices: CUDA's numbers, and HIP's.
 const THREADS_MOST: (c_int, c_int) = (1, 56);
@@ -32,7 +34,6 @@ const MINOR: (c_int, c_int) = (76, 61);
 /// Attributes of pointers, the same for both.
 const MEMORY_TYPE: c_int = 2;
 const BUFFER_ID: c_int = 7;
-const DEVICE_ORDINAL: c_int = 9;
 const IS_MANAGED: c_int = 8;
 /// `CU_MEMORYTYPE_DEVICE`.
 const ON_DEVICE: c_uint = 2;
@@ -47,6 +48,10 @@ const LAZY_PEER_ACCESS: c_uint = 1;
 const PEER_ACCESS_ALREADY_ENABLED: c_int = 704;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_int = 2;
+/// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`: the kernel may begin before the one in front of it has ended.
+const OVERLAPS: c_uint = 6;
+/// The first compute capability that has it, and the first driver that captures it into graphs too.
+const OVERLAPS_FROM: (u32, c_int) = (9, 12_030);
 /// `CUDA_ERROR_NOT_READY`, HIP's too.
 const NOT_READY: c_int = 600;
 
@@ -55,8 +60,8 @@ const NOT_READY: c_int = 600;
 pub enum Memory {
     /// In the host's memory (pinned or not).
     Host,
-    /// On the GPU with this number.
-    Device(i32),
+    /// On a GPU.
+    Device,
 }
 
 /// A stream of the user's: the driver's handle, which may be null for the default stream.
@@ -111,13 +116,7 @@ pub fn memory_of(address: *const c_void) -> Memory {
     let mut kind: c_uint = 0;
     // SAFETY: the attribute is an unsigned integer, for any address.
     let code = unsafe { (driver.pointer_attribute)((&raw mut kind).cast(), MEMORY_TYPE, address) };
-    if code != 0 || kind != ON_DEVICE {
-        return Memory::Host;
-    }
-    let mut ordinal: c_int = 0;
-    // SAFETY: the attribute is an integer.
-    unsafe { (driver.pointer_attribute)((&raw mut ordinal).cast(), DEVICE_ORDINAL, address) };
-    Memory::Device(ordinal)
+    if code == 0 && kind == ON_DEVICE { Memory::Device } else { Memory::Host }
 }
 
 /// A GPU, with its primary context.
@@ -138,6 +137,8 @@ pub struct Gpu {
     pub(crate) threads_most: u32,
     /// What kernels are compiled for: `sm_90`, `gfx942`.
     pub(crate) architecture: String,
+    /// Whether a kernel that waits for the one in front of it by itself can begin before that has ended.
+    pub(super) can_overlap: bool,
     name: String,
     bus: String,
 }
@@ -228,6 +229,9 @@ impl Gpu {
             // gfx942 is 9.4, stepping 2: the stepping has no attribute; the compiler takes the native one.
             "native".to_owned()
         };
+        let can_overlap = driver.launch_with.is_some()
+            && major >= OVERLAPS_FROM.0
+            && version(&driver).is_some_and(|version| version >= OVERLAPS_FROM.1);
         let (processors, threads_most) = (attribute(PROCESSORS)?, attribute(THREADS_MOST)?);
         let mut uuid = [0; 16];
         // SAFETY: a place for 16 bytes.
@@ -249,6 +253,7 @@ impl Gpu {
             processors: processors.max(1),
             threads_most,
             architecture,
+            can_overlap,
             name,
             bus,
         };
@@ -295,10 +300,7 @@ impl Gpu {
 
     /// The first number of the newest CUDA whose code the driver takes; any, where it does not say.
     pub(super) fn newest_cuda(&self) -> i32 {
-        let mut version: c_int = 0;
-        // SAFETY: a place for an integer.
-        let code = unsafe { (self.driver.version)(&raw mut version) };
-        if code == 0 && version >= 1000 { version / 1000 } else { i32::MAX }
+        version(&self.driver).filter(|version| *version >= 1000).map_or(i32::MAX, |all| all / 1000)
     }
 
     fn checked(&self, call: &'static str, code: c_int) -> Result<(), Fault> {
@@ -437,8 +439,14 @@ impl Gpu {
         self.checked("copying device memory", code)
     }
 
-    /// Loads code that was compiled for this GPU, and finds a kernel in it. It stays loaded.
-    pub(super) fn load(&self, code: &[u8], kernel: &CStr) -> Result<Function, Fault> {
+    /// Loads code that was compiled for this GPU, and finds a kernel in it. It stays loaded. One that `overlaps` is
+    /// launched before the kernel in front of it has ended: it waits for that by itself.
+    pub(super) fn load(
+        &self,
+        code: &[u8],
+        kernel: &CStr,
+        overlaps: bool,
+    ) -> Result<Function, Fault> {
         let (_context, _relaxed) = (self.enter()?, self.relax());
         let (mut module, mut function): (Handle, Handle) =
             (std::ptr::null_mut(), std::ptr::null_mut());
@@ -452,7 +460,7 @@ impl Gpu {
         let status =
             unsafe { (self.driver.module_function)(&raw mut function, module, kernel.as_ptr()) };
         self.checked("finding a kernel", status)?;
-        Ok(Function(function.expose_provenance()))
+        Ok(Function { handle: function.expose_provenance(), overlaps })
     }
 
     /// Launches a kernel that takes one argument by value.
@@ -466,8 +474,25 @@ impl Gpu {
         stream: Stream,
         argument: &T,
     ) -> Result<(), Fault> {
-        let kernel: Handle = std::ptr::with_exposed_provenance_mut(function.0);
+        let kernel: Handle = std::ptr::with_exposed_provenance_mut(function.handle);
         let mut arguments = [std::ptr::from_ref(argument).cast_mut().cast::<c_void>()];
+        if let Some(launch) = self.driver.launch_with.filter(|_| function.overlaps) {
+            let mut value = [0; 16];
+            value[0] = 1;
+            let attribute = LaunchAttribute { id: OVERLAPS, value: LaunchValue(value) };
+            let config = LaunchConfig {
+                grid: [blocks, 1, 1],
+                block: [threads, 1, 1],
+                shared_bytes: 0,
+                stream: stream.handle(),
+                attributes: &raw const attribute,
+                attribute_count: 1,
+            };
+            let (arguments, extra) = (arguments.as_mut_ptr(), std::ptr::null_mut());
+            // SAFETY: as below; the driver reads what it is told before it returns.
+            let code = unsafe { launch(&raw const config, kernel, arguments, extra) };
+            return self.checked("launching a kernel", code);
+        }
         // SAFETY: the kernel has one parameter, which the driver copies before it returns.
         let code = unsafe {
             (self.driver.launch)(
@@ -575,6 +600,14 @@ fn text(ask: unsafe extern "C" fn(*mut c_char, c_int, c_int) -> c_int, device: c
     unsafe { ask(text.as_mut_ptr(), 127, device) };
     // SAFETY: the last byte is 0 in any case.
     unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned()
+}
+
+/// The newest CUDA that the driver knows, as 12030 for 12.3.
+fn version(driver: &Driver) -> Option<c_int> {
+    let mut version: c_int = 0;
+    // SAFETY: a place for an integer.
+    let code = unsafe { (driver.version)(&raw mut version) };
+    (code == 0).then_some(version)
 }
 
 /// How many GPUs there are, at least one.

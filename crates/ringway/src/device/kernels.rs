@@ -83,8 +83,13 @@ impl Kind {
         }
     }
 
+    /// Whether its source waits for the kernel in front of it by itself, where it is told to.
+    fn can_overlap(self) -> bool {
+        matches!(self, Self::Copy | Self::Fold { .. })
+    }
+
     /// What the source is told on the command line.
-    fn definitions(self, threads: u32) -> Vec<String> {
+    fn definitions(self, threads: u32, overlaps: bool) -> Vec<String> {
         let (data_type, op, operands) = match self {
             Self::Copy | Self::Staged | Self::Messages => (DataType::U8, None, 1),
             Self::Fold { data_type, op, operands } => (data_type, Some(op), operands),
@@ -94,6 +99,7 @@ impl Kind {
             format!("-DRW_OPERANDS={operands}"),
             format!("-DRW_THREADS={threads}"),
             format!("-DRW_RESIDENT={}", THREADS_RESIDENT / threads.max(1)),
+            format!("-DRW_OVERLAPS={}", u8::from(overlaps)),
         ];
         all.extend(op.map(|op| format!("-DRW_OP={}", code(op))));
         all
@@ -112,8 +118,11 @@ pub(super) const fn code(op: ReduceOp) -> u8 {
     }
 }
 
+/// Kernels by GPU, kind, and whether they overlap.
+type Loaded = HashMap<(i32, Kind, bool), Function>;
+
 /// Kernels of the GPUs of this process, each loaded once.
-static LOADED: OnceLock<Mutex<HashMap<(i32, Kind), Function>>> = OnceLock::new();
+static LOADED: OnceLock<Mutex<Loaded>> = OnceLock::new();
 
 /// Where kernels come from.
 #[derive(Debug)]
@@ -123,6 +132,8 @@ pub(super) struct Kernels {
     library: Option<String>,
     /// Folders of CUDA that the environment names.
     toolkits: Vec<PathBuf>,
+    /// Whether a launch may begin before the kernel in front of it has ended.
+    overlap: bool,
     /// Opened when first needed.
     compiler: Option<Compiler>,
     /// Those of this communicator: found without a lock.
@@ -136,9 +147,15 @@ impl Kernels {
             folder: config.cache_dir().map(|folder| folder.join("kernels")),
             library: config.nvrtc_library.as_ref().map(|path| path.to_string_lossy().into_owned()),
             toolkits: config.cuda_toolkits(),
+            overlap: config.gpu_overlap && gpu.can_overlap,
             compiler: None,
             known: HashMap::new(),
         }
+    }
+
+    /// Whether launches may begin before the kernel in front of them has ended; those of kernels made ahead do not.
+    pub(super) fn overlap(&self) -> bool {
+        self.overlap
     }
 
     /// Threads of a block.
@@ -153,11 +170,12 @@ impl Kernels {
         }
         let loaded = LOADED.get_or_init(Mutex::default);
         let mut loaded = loaded.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (self.gpu.ordinal(), kind);
+        let overlaps = self.overlap && kind.can_overlap();
+        let key = (self.gpu.ordinal(), kind, overlaps);
         let function = match loaded.get(&key) {
             Some(function) => *function,
             None => {
-                let function = self.load(kind)?;
+                let function = self.load(kind, overlaps)?;
                 loaded.insert(key, function);
                 function
             }
@@ -167,14 +185,14 @@ impl Kernels {
     }
 
     /// Loads a kernel from the cache, or compiles it.
-    fn load(&mut self, kind: Kind) -> Result<Function, Fault> {
+    fn load(&mut self, kind: Kind, overlaps: bool) -> Result<Function, Fault> {
         let mut options = match self.gpu.vendor() {
             Vendor::Nvidia => vec![format!("--gpu-architecture={}", self.gpu.architecture)],
             // Without one HIP's compiler takes that of the GPU at hand.
             Vendor::Amd => vec!["-ffp-contract=off".to_owned()],
         };
         options.push("--std=c++17".to_owned());
-        options.extend(kind.definitions(self.threads(kind)));
+        options.extend(kind.definitions(self.threads(kind), overlaps));
         let compiler = match self.compiler.take().map_or_else(|| self.open(), Ok) {
             Ok(compiler) => &*self.compiler.insert(compiler),
             Err(missing @ FfiError::NoLibrary { .. }) => return self.ahead(kind, &missing),
@@ -183,10 +201,10 @@ impl Kernels {
         let source = kind.source();
         let version = compiler.version();
         let Some(folder) = &self.folder else {
-            return self.gpu.load(&compiler.compile(&source, &options)?, kind.entry());
+            return self.gpu.load(&compiler.compile(&source, &options)?, kind.entry(), overlaps);
         };
         let file = folder.join(file_name(&source, &options, &version, &self.gpu.architecture));
-        match read(&file).map(|code| self.gpu.load(&code, kind.entry())) {
+        match read(&file).map(|code| self.gpu.load(&code, kind.entry(), overlaps)) {
             Some(Ok(function)) => return Ok(function),
             Some(Err(fault)) => tracing::info!(
                 target: crate::log::INIT,
@@ -209,7 +227,7 @@ impl Kernels {
                 file.display()
             );
         }
-        self.gpu.load(&code, kind.entry())
+        self.gpu.load(&code, kind.entry(), overlaps)
     }
 
     /// Opens the compiler that was asked for, or looks for one.
@@ -237,7 +255,7 @@ impl Kernels {
             "GPU : {missing}: {kind:?} was made ahead, for no GPU and no number of ranks in particular; \
              it is faster when compiled here: {INSTALL}"
         );
-        self.gpu.load(&embedded::find(kind)?, kind.entry())
+        self.gpu.load(&embedded::find(kind)?, kind.entry(), false)
     }
 }
 
@@ -353,12 +371,12 @@ mod tests {
 
     #[test]
     fn kinds_are_told_to_the_source() {
-        let copy = Kind::Copy.definitions(256);
+        let copy = Kind::Copy.definitions(256, false);
         assert!(copy.contains(&"-DRW_OPERANDS=1".to_owned()), "{copy:?}");
         assert!(!copy.iter().any(|one| one.starts_with("-DRW_OP=")), "{copy:?}");
         let fold = Kind::Fold { data_type: DataType::F32, op: ReduceOp::Avg, operands: 3 };
-        let fold = fold.definitions(128);
-        for word in ["-DRW_OP=4", "-DRW_OPERANDS=3", "-DRW_THREADS=128"] {
+        let fold = fold.definitions(128, true);
+        for word in ["-DRW_OP=4", "-DRW_OPERANDS=3", "-DRW_THREADS=128", "-DRW_OVERLAPS=1"] {
             assert!(fold.contains(&word.to_owned()), "{fold:?}");
         }
         let codes = ReduceOp::ALL.map(code);

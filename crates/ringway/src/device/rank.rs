@@ -301,8 +301,9 @@ impl DeviceRank {
             None => ", cuMem memory by descriptors".to_owned(),
             Some(why) => format!(", cuMem memory copied, because {why}"),
         };
+        let overlap = if self.kernels.overlap() { ", launches may overlap" } else { "" };
         format!(
-            "direct access on GPU {} ({}), {} blocks a launch at most, {processes} peers in other \
+            "direct access on GPU {} ({}), {} blocks a launch at most{overlap}, {processes} peers in other \
              processes{descriptors}",
             self.gpu.ordinal(),
             self.gpu.name(),

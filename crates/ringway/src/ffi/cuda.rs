@@ -33,6 +33,36 @@ pub(crate) struct IpcHandle(pub(crate) [u8; IPC_BYTES]);
 pub(crate) type RangeHandle =
     unsafe extern "C" fn(*mut c_void, Address, usize, c_int, c_ulonglong) -> c_int;
 
+/// One thing more that a launch is told: `CUlaunchAttribute`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaunchAttribute {
+    pub(crate) id: c_uint,
+    /// A union of 64 bytes; the attributes used here are a number in its first four.
+    pub(crate) value: LaunchValue,
+}
+
+/// `CUlaunchAttributeValue`.
+#[repr(C, align(8))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaunchValue(pub(crate) [c_uint; 16]);
+
+/// How a kernel is launched: `CUlaunchConfig`.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct LaunchConfig {
+    pub(crate) grid: [c_uint; 3],
+    pub(crate) block: [c_uint; 3],
+    pub(crate) shared_bytes: c_uint,
+    pub(crate) stream: Handle,
+    pub(crate) attributes: *const LaunchAttribute,
+    pub(crate) attribute_count: c_uint,
+}
+
+/// Launches a kernel that is told more than its shape.
+pub(crate) type LaunchWith =
+    unsafe extern "C" fn(*const LaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void) -> c_int;
+
 /// Whose driver it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Vendor {
@@ -71,6 +101,8 @@ macro_rules! driver {
             pub(crate) virtual_memory: Option<VirtualMemory>,
             /// `cuMemGetHandleForAddressRange`: nothing where the driver is older than CUDA 11.7, and of HIP.
             pub(crate) range_handle: Option<RangeHandle>,
+            /// `cuLaunchKernelEx`: nothing where the driver is older than CUDA 11.8, and of HIP.
+            pub(crate) launch_with: Option<LaunchWith>,
             name_of: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int,
             // Dropped last: fields go in order.
             _library: Library,
@@ -96,7 +128,20 @@ macro_rules! driver {
                     Vendor::Nvidia => unsafe { function(&library, name, "cuMemGetHandleForAddressRange") }.ok(),
                     Vendor::Amd => None,
                 };
-                Ok(Self { vendor, $($field,)* virtual_memory, range_handle, name_of, _library: library })
+                let launch_with = match vendor {
+                    // SAFETY: as above.
+                    Vendor::Nvidia => unsafe { function(&library, name, "cuLaunchKernelEx") }.ok(),
+                    Vendor::Amd => None,
+                };
+                Ok(Self {
+                    vendor,
+                    $($field,)*
+                    virtual_memory,
+                    range_handle,
+                    launch_with,
+                    name_of,
+                    _library: library,
+                })
             }
         }
     };
@@ -181,5 +226,19 @@ impl Driver {
 impl std::fmt::Debug for Driver {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Driver").field("vendor", &self.vendor).finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn structures_are_those_of_the_header() {
+        assert_eq!((size_of::<LaunchAttribute>(), size_of::<LaunchValue>()), (72, 64));
+        assert_eq!(std::mem::offset_of!(LaunchAttribute, value), 8);
+        assert_eq!(size_of::<LaunchConfig>(), 56);
+        assert_eq!(std::mem::offset_of!(LaunchConfig, stream), 32);
+        assert_eq!(std::mem::offset_of!(LaunchConfig, attribute_count), 48);
     }
 }

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use ringway::device::{Buffer, DeviceStream, Gpu};
 use ringway::plan::problem::Problem;
 use ringway::plan::types::Level;
+use ringway::testing::world_with;
 use ringway::{Call, Collective, Communicator, DataType, DeviceQueue, DeviceWork, Place, ReduceOp};
 
-use crate::world::world;
+use crate::world::{config, is_real, world};
 
 /// Bytes that look like numbers of a type: small whole ones, so that narrow types do not overflow at
 /// once, and now and then any bits.
@@ -343,6 +344,59 @@ fn barriers_may_follow_each_other_and_calls() {
     });
 }
 
+/// Each call takes what the one before it has written: nothing waits between them, and no launch that begins early may
+/// read too early. Threefold, as the sums of three ranks are, no value is lost, and an old one stays wrong to the end.
+#[test]
+fn calls_take_what_those_before_them_have_written() {
+    const RANKS: u32 = 3;
+    const COUNTS: [usize; 4] = [400_000, 1 << 16, 1000, 77];
+    const EACH: usize = 15;
+    let Some(mut config) = config() else { return };
+    for overlap in [true, false] {
+        config.gpu_overlap = overlap;
+        world_with(RANKS, &config, |comm| {
+            comm.attach_gpu(None).unwrap();
+            let path = comm.gpu_path().unwrap();
+            // Not every real one can.
+            let overlaps = path.contains("launches may overlap");
+            assert!(overlaps == overlap || (overlap && is_real()), "{overlap}: {path}");
+            let queue = DeviceQueue::new(comm, &[COUNTS[0] * 4; 2]).unwrap();
+            let first = |rank: u32| -> Vec<u32> {
+                let word = |at: u32| at.wrapping_mul(2_654_435_761) ^ rank;
+                (0..u32::try_from(COUNTS[0]).unwrap()).map(word).collect()
+            };
+            let bytes: Vec<u8> =
+                first(comm.rank()).iter().flat_map(|word| word.to_le_bytes()).collect();
+            let place = |area: usize| Place { area, offset: 0 };
+            queue.write(place(0), &bytes).unwrap();
+            // As in `Side::run`: all have prepared.
+            comm.barrier().unwrap();
+            // What all ranks have from the first step on, where it was written last.
+            let all: Vec<Vec<u32>> = (0..RANKS).map(first).collect();
+            let sum = |at: usize| all.iter().fold(0_u32, |sum, rank| sum.wrapping_add(rank[at]));
+            let mut areas = [vec![0; COUNTS[0]], (0..COUNTS[0]).map(sum).collect::<Vec<u32>>()];
+            for (step, count) in COUNTS.into_iter().flat_map(|count| [count; EACH]).enumerate() {
+                let (from, to) = (step % 2, (step + 1) % 2);
+                let call = Call::new(Collective::AllReduce, DataType::U32, count as u64);
+                queue.collective(&call, place(from), place(to)).unwrap();
+                // The first is there already.
+                let source = areas[from][..if step == 0 { 0 } else { count }].to_vec();
+                for (to, from) in areas[to].iter_mut().zip(source) {
+                    *to = from.wrapping_mul(RANKS);
+                }
+            }
+            for (area, words) in areas.iter().enumerate() {
+                let mut found = vec![0; COUNTS[0] * 4];
+                queue.read(place(area), &mut found).unwrap();
+                let pairs = found.chunks(4).zip(words);
+                let wrong = pairs.enumerate().find(|(_, (a, b))| **a != b.to_le_bytes());
+                assert!(wrong.is_none(), "area {area}, overlap {overlap}: {wrong:?}");
+            }
+            comm.barrier().unwrap();
+        });
+    }
+}
+
 /// Word by word there and back, many before anybody waits.
 #[test]
 fn messages_one_way_go_in_the_order_of_the_stream() {
@@ -468,16 +522,18 @@ fn different_calls(counts: [u64; 2], ops: [ReduceOp; 2]) {
 /// Where a rank does not come, the call that the others wait in is named.
 #[test]
 fn a_kernel_that_stands_still_is_an_error_that_names_its_call() {
-    let Some(mut config) = crate::world::config() else { return };
+    let Some(mut config) = config() else { return };
     // Long enough for a busy machine to run what does not stand still.
     config.timeout = crate::world::patience(5);
-    let errors = ringway::testing::world_with(2, &config, |comm| {
+    let errors = world_with(2, &config, |comm| {
         comm.attach_gpu(None).unwrap();
         let queue = DeviceQueue::new(comm, &[160_000]).unwrap();
         let at = Place { area: 0, offset: 0 };
         let call = |count| Call::new(Collective::AllReduce, DataType::F32, count);
         queue.collective_in_place(&call(9), at).unwrap();
         queue.finish().unwrap();
+        // Under compute-sanitizer who waits for a stream waits for all kernels of the process.
+        comm.barrier().unwrap();
         if comm.rank() == 0 {
             queue.collective_in_place(&call(40_000), at).unwrap();
             let error = queue.finish().unwrap_err();

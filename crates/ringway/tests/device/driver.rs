@@ -168,6 +168,25 @@ fn launch<T>(cuda: &Library, run: *mut c_void, blocks: u32, stream: *mut c_void,
         null_mut() => *mut *mut c_void))
 }
 
+/// Launches a kernel that is told one thing more than its shape; `CUlaunchConfig` and `CUlaunchAttribute`.
+fn launch_with<T>(
+    cuda: &Library,
+    run: *mut c_void,
+    blocks: u32,
+    stream: *mut c_void,
+    (id, value): (u32, u32),
+    with: &T,
+) -> i32 {
+    #[repr(C)]
+    struct Config([u32; 7], *mut c_void, *const [u32; 18], u32);
+    let mut attribute = [0; 18];
+    (attribute[0], attribute[2]) = (id, value);
+    let config = Config([blocks, 1, 1, 1, 1, 1, 0], stream, &raw const attribute, 1);
+    let mut parameters = [(&raw const *with).cast::<c_void>().cast_mut()];
+    call!(cuda, cuLaunchKernelEx(&raw const config => *const Config, run => *mut c_void,
+        parameters.as_mut_ptr() => *mut _, null_mut() => *mut *mut c_void))
+}
+
 fn synchronize(cuda: &Library, stream: *mut c_void) {
     assert_eq!(call!(cuda, cuStreamSynchronize(stream => *mut c_void)), 0);
 }
@@ -231,8 +250,12 @@ fn kernels_run_over_their_blocks_in_the_order_of_a_stream() {
     for more in [1, 10, 100] {
         assert_eq!(launch(cuda, add, 7, queue, &Add { target, count: 1000, more }), 0);
     }
+    // Told that it may not overlap, which it does not anyway; and something nobody knows.
+    let more = Add { target, count: 1000, more: 1000 };
+    assert_eq!(launch_with(cuda, add, 7, queue, (6, 0), &more), 0);
+    assert_eq!(launch_with(cuda, add, 7, queue, (99, 0), &more), INVALID_VALUE);
     synchronize(cuda, queue);
-    assert_eq!(download(cuda, target, 1000), vec![333; 1000]);
+    assert_eq!(download(cuda, target, 1000), vec![3333; 1000]);
     assert_eq!(launch(cuda, add, 0, queue, &Add { target, count: 1, more: 1 }), INVALID_VALUE);
     assert_eq!(launch(cuda, queue, 1, queue, &Add { target, count: 1, more: 1 }), INVALID_HANDLE);
     assert_eq!(call!(cuda, cuStreamDestroy_v2(queue => *mut c_void)), 0);

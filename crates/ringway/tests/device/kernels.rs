@@ -44,6 +44,9 @@ impl Variant {
         macros
             .extend(["-DRW_OPERANDS=3", "-DRW_THREADS=512", "-DRW_RESIDENT=1"].map(str::to_owned));
         macros.extend(self.op.map(|op| format!("-DRW_OP={op}")));
+        let can_overlap = matches!(self.architecture, "sm_90" | "sm_100");
+        let overlaps = can_overlap && self.entry == "collective.cu";
+        macros.push(format!("-DRW_OVERLAPS={}", u8::from(overlaps)));
         macros
     }
 }

@@ -151,7 +151,9 @@ fn ends_late() {
     memory[0].write(0, &ones).unwrap();
     memory[2].write(0, &ones).unwrap();
     assert_eq!(call!(cuda, cuStreamBeginCapture_v2(stream => *mut c_void, 1 => i32)), 0);
+    // There and back: every replay takes what the one before has written.
     sum(&memory[0], &memory[1]);
+    sum(&memory[1], &memory[0]);
     let (mut graph, mut ready): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
     let ended = call!(cuda, cuStreamEndCapture(stream => *mut c_void, &raw mut graph => *mut _));
     assert_eq!(ended, 0);
@@ -169,9 +171,9 @@ fn ends_late() {
     drop(comm);
     assert_eq!(call!(cuda, cuStreamSynchronize(stream => *mut c_void)), 0);
     let mut found = vec![0; 4 * COUNT];
-    for output in [1, 3] {
-        memory[output].read(0, &mut found).unwrap();
-        assert!(found == 2_u32.to_le_bytes().repeat(COUNT), "buffer {output}");
+    for (buffer, value) in [(0, 64_u32), (1, 32), (3, 2)] {
+        memory[buffer].read(0, &mut found).unwrap();
+        assert!(found == value.to_le_bytes().repeat(COUNT), "buffer {buffer}");
     }
 }
 

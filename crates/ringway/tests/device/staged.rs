@@ -657,6 +657,10 @@ fn captured_calls_are_replayed() {
 /// More ranks than map each other's memory, all on one host.
 #[test]
 fn many_ranks_of_a_host_go_by_the_host() {
+    if world::is_real() {
+        eprintln!("skipped: a GPU has 32 queues, and 33 ranks of one process need one each");
+        return;
+    }
     hosts(&[0; 33], &[], |comm| {
         let path = comm.gpu_path().unwrap();
         assert!(path.contains("33 ranks; at most 32"), "{path}");

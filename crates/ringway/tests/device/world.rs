@@ -8,9 +8,14 @@ use ringway::testing::world_with;
 
 use crate::fakes;
 
+/// Whether the GPU is a real one.
+pub(crate) fn is_real() -> bool {
+    std::env::var_os("RINGWAY_TEST_GPU").is_some()
+}
+
 /// Settings for the GPU there is; nothing where there is none and none can be faked.
 pub(crate) fn config() -> Option<Config> {
-    if std::env::var_os("RINGWAY_TEST_GPU").is_some() {
+    if is_real() {
         return Some(Config::load(&ringway::config::Environment::from_process()));
     }
     let fakes::Cuda { driver, nvrtc } = fakes::cuda()?;

@@ -39,7 +39,11 @@ impl Drop for Relaxed<'_> {
 
 /// A kernel, loaded.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::device) struct Function(pub(super) usize);
+pub(in crate::device) struct Function {
+    pub(super) handle: usize,
+    /// Whether it is launched before the kernel in front of it has ended.
+    pub(super) overlaps: bool,
+}
 
 /// Device memory, given back when dropped.
 #[derive(Debug)]

@@ -636,6 +636,7 @@ RW_KERNEL(ringway_run, rw_launch) {
   RW_SHARED rw_block block;
   RW_SHARED rw_near_launch near;
   const u32 thread = threadIdx.x, words = sizeof(rw_launch) / 16;
+  rw_await_stream();
   // All that a launch begins with is under way at once: loads first, then the fence by which signals come after what
   // other launches wrote, then what was loaded.
   rw_words word = {0, 0, 0, 0};
@@ -681,6 +682,7 @@ RW_KERNEL(ringway_run, rw_launch) {
     const rw_op &op = here.program[i];
     if (blockIdx.x < op.blocks && !rw_step(here, block, op, i == 0 && !names && !RW_SCALED)) break;
   }
+  rw_release_stream();
   __syncthreads();
   for (u32 peer = thread; peer < here.ranks; peer += blockDim.x) *rw_state_at(here, peer) = block.state[peer];
   if (thread == 0 && blockIdx.x == 0) {

@@ -104,6 +104,7 @@ mod tests {
             format!("-DRW_TYPE={}", data_type as u8),
             format!("-DRW_THREADS={THREADS}"),
             format!("-DRW_RESIDENT={}", THREADS_RESIDENT / THREADS),
+            "-DRW_OVERLAPS=0".to_owned(),
         ];
         options.extend(match kind {
             // Any operation, of any number of operands.

@@ -72,6 +72,24 @@ RW_FN void rw_fence(bool is_near) {
 #endif
 }
 
+// A launch that overlaps begins before the kernel in front of it in its stream has ended: it waits here for that, and for all
+// that kernel wrote. Nothing that another launch may have written is looked at before.
+RW_FN void rw_await_stream() {
+#if RW_OVERLAPS && defined(RW_HOST)
+  rw_fake_await();
+#elif RW_OVERLAPS
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// The kernel behind it may begin, once all blocks have come here: none of them waits for anybody any more, so that whoever
+// begins takes no place that another rank needs first.
+RW_FN void rw_release_stream() {
+#if RW_OVERLAPS && !defined(RW_HOST)
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // Says so to the other threads of the block; several may at once.
 RW_FN void rw_set(u32 *said) {
 #ifdef RW_HOST

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <dlfcn.h>
@@ -23,6 +24,7 @@ struct Module {
     Context* context;
     void* library;
     void (*set_block)(const unsigned* index, const unsigned* grid);
+    bool (*has_awaited)();
     std::map<std::string, Function> functions;
 };
 
@@ -66,12 +68,13 @@ API cuModuleLoadDataEx(Module** module, const void* image, unsigned, int*, void*
     void* library = bytes > 0 ? open_image(image, bytes) : nullptr;
     if (library == nullptr) return INVALID_IMAGE;
     auto set_block = (void (*)(const unsigned*, const unsigned*))dlsym(library, "rw_fake_block");
-    if (set_block == nullptr) {
+    auto has_awaited = (bool (*)())dlsym(library, "rw_fake_has_awaited");
+    if (set_block == nullptr || has_awaited == nullptr) {
         dlclose(library);
         return INVALID_IMAGE;
     }
     std::lock_guard<std::mutex> lock(modules_mutex);
-    *module = new Module{context, library, set_block, {}};
+    *module = new Module{context, library, set_block, has_awaited, {}};
     modules().insert(*module);
     return SUCCESS;
 }
@@ -156,6 +159,7 @@ struct alignas(64) Line {
 struct Launch {
     Function function;
     unsigned grid[3];
+    bool overlaps; // may begin before the kernel in front of it has ended
     std::vector<Line> argument;
     std::atomic<size_t> next{0};
 
@@ -168,6 +172,11 @@ struct Launch {
                                        (unsigned)(block / grid[0] / grid[1])};
             function.module->set_block(index, grid);
             function.run(argument.data());
+            // Here kernels run one after another all the same: a GPU would have given it half of what it reads.
+            if (!function.module->has_awaited() && overlaps) {
+                fputs("fake driver: a launch that overlaps did not wait for the kernel in front of it\n", stderr);
+                abort();
+            }
         }
     }
 
@@ -183,9 +192,34 @@ struct Launch {
     }
 };
 
-API cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
-                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
-                   void* handle, void** parameters, void** extra) {
+// One thing more that a launch is told, and how it is launched: as in CUDA's header.
+struct LaunchAttribute {
+    unsigned id, unused;
+    int value[16];
+};
+
+struct LaunchConfig {
+    unsigned grid[3], block[3];
+    unsigned shared_bytes;
+    void* stream;
+    const LaunchAttribute* attributes;
+    unsigned attribute_count;
+};
+
+API cuLaunchKernelEx(const LaunchConfig* config, Function* function, void** parameters,
+                     void** extra) {
+    if (config == nullptr) return INVALID_VALUE;
+    if (config->attribute_count > 0 && config->attributes == nullptr) return INVALID_VALUE;
+    const auto [grid_x, grid_y, grid_z] = config->grid;
+    const auto [block_x, block_y, block_z] = config->block;
+    const unsigned shared_bytes = config->shared_bytes;
+    void* const handle = config->stream;
+    bool overlaps = false;
+    for (unsigned i = 0; i < config->attribute_count; i++) {
+        const LaunchAttribute& attribute = config->attributes[i];
+        if (attribute.id != 6) return INVALID_VALUE; // programmatic stream serialization
+        overlaps = attribute.value[0] != 0;
+    }
     if (CUresult result = check(function)) return result;
     StreamRef stream;
     if (CUresult result = resolve(handle, stream)) return result;
@@ -199,6 +233,7 @@ API cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigne
     launch->grid[0] = grid_x;
     launch->grid[1] = grid_y;
     launch->grid[2] = grid_z;
+    launch->overlaps = overlaps;
     launch->argument.resize((function->bytes + 63) / 64);
     memcpy(launch->argument.data(), parameters[0], function->bytes);
     enqueue(stream, [launch, context = stream->context] {
@@ -206,4 +241,12 @@ API cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigne
         launch->run();
     });
     return SUCCESS;
+}
+
+API cuLaunchKernel(Function* function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                   unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                   void* handle, void** parameters, void** extra) {
+    const LaunchConfig config = {{grid_x, grid_y, grid_z}, {block_x, block_y, block_z},
+                                 shared_bytes, handle, nullptr, 0};
+    return cuLaunchKernelEx(&config, function, parameters, extra);
 }

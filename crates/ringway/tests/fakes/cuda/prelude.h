@@ -59,6 +59,17 @@ static inline void rw_fake_look(const void* address) {
     if (times > 8) sched_yield();
 }
 
+// Whether the block has waited for the kernel in front of it.
+static thread_local bool rw_fake_awaits = false;
+static inline void rw_fake_await() { rw_fake_awaits = true; }
+
+// Says so, once.
+extern "C" bool rw_fake_has_awaited() {
+    const bool awaited = rw_fake_awaits;
+    rw_fake_awaits = false;
+    return awaited;
+}
+
 // Memory shared with other ranks.
 template <typename T> static inline T rw_load_acquire(const T* address) {
     rw_fake_look(address);
