@@ -69,6 +69,8 @@ struct State {
     communicator: Option<Communicator>,
     /// Threads that are inside a call.
     inside: usize,
+    /// Threads that wait for a change; to tell nobody costs a system call too.
+    waiting: usize,
     /// Whether something runs in the background: a call on a communicator that does not block.
     in_progress: bool,
     /// The first error of what ran in the background.
@@ -107,6 +109,7 @@ impl Comm {
                 phase: Phase::Starting,
                 communicator: None,
                 inside: 0,
+                waiting: 0,
                 in_progress: false,
                 error: None,
                 told: false,
@@ -209,7 +212,7 @@ impl Comm {
         if let Err(error) = outcome {
             state.error.get_or_insert(error);
         }
-        self.changed.notify_all();
+        self.tell(state);
     }
 
     /// What `ncclCommGetAsyncError` says. An error is written down the first time.
@@ -234,8 +237,23 @@ impl Comm {
     pub(crate) fn enter_phase(&self, phase: Phase) -> Option<Communicator> {
         let mut state = self.state();
         state.phase = phase;
-        self.changed.notify_all();
-        state.communicator.clone()
+        let communicator = state.communicator.clone();
+        self.tell(state);
+        communicator
+    }
+
+    /// Wakes whoever waits for a change.
+    fn tell(&self, state: MutexGuard<'_, State>) {
+        let is_awaited = state.waiting > 0;
+        drop(state);
+        if is_awaited {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Whether some ranks take part from host memory in calls of others on GPU memory.
+    pub(crate) fn has_ranks_without_gpu(&self) -> bool {
+        self.state().communicator.as_ref().is_some_and(Communicator::has_ranks_without_gpu)
     }
 
     /// Waits until no call is inside and nothing runs in the background.
@@ -251,12 +269,14 @@ impl Comm {
     fn wait_until(&self, limit: Duration, is_so: impl Fn(&State) -> bool) -> bool {
         let until = Instant::now() + limit;
         let mut state = self.state();
+        state.waiting += 1;
         while !is_so(&state) {
-            let Some(rest) = until.checked_duration_since(Instant::now()) else { return false };
+            let Some(rest) = until.checked_duration_since(Instant::now()) else { break };
             let waited = self.changed.wait_timeout(state, rest);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        true
+        state.waiting -= 1;
+        is_so(&state)
     }
 
     /// Lets go of the ranks; the last to do so says goodbye to the others.
@@ -302,7 +322,8 @@ pub(crate) struct Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        self.comm.state().inside -= 1;
-        self.comm.changed.notify_all();
+        let mut state = self.comm.state();
+        state.inside -= 1;
+        self.comm.tell(state);
     }
 }

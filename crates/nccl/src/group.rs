@@ -135,7 +135,7 @@ pub(crate) fn add(comm: Arc<Comm>, operation: Operation) {
         let known = pending.batches.iter_mut().find(|batch| Arc::ptr_eq(&batch.comm, &comm));
         match known {
             Some(batch) => batch.operations.push(operation),
-            None => pending.batches.push(Batch { comm, operations: vec![operation] }),
+            None => pending.batches.push(Batch::new(comm, operation)),
         }
     });
 }
@@ -199,7 +199,7 @@ fn happen(pending: Pending) -> Result<Code> {
 
 /// Does everything and waits for it; the first error.
 fn carry_out(pending: Pending) -> Result<()> {
-    let Pending { tasks, batches, endings, .. } = pending;
+    let Pending { tasks, mut batches, endings, .. } = pending;
     let watched: Vec<Arc<Comm>> = tasks.iter().map(|task| Arc::clone(&task.watched)).collect();
     let outcomes = run_all(tasks);
     let mut first = Ok(());
@@ -211,7 +211,8 @@ fn carry_out(pending: Pending) -> Result<()> {
     }
     first?;
     let mut first = Ok(());
-    for (batch, outcome) in batches.iter().zip(submit(&batches)) {
+    let outcomes = submit(&mut batches);
+    for (batch, outcome) in batches.iter().zip(outcomes) {
         first = first.and_then(|()| outcome.clone());
         batch.comm.end(outcome);
     }

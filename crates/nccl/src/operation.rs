@@ -17,11 +17,19 @@ pub(crate) struct Operation {
     pub(crate) stream: usize,
 }
 
+/// A buffer of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffer {
+    pub(crate) address: usize,
+    /// Whether this rank has bytes there; what it does not use may be anywhere.
+    pub(crate) is_used: bool,
+}
+
 /// What an operation is.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     /// A collective.
-    Collective { call: Call, factor: Option<Factor>, input: usize, output: usize },
+    Collective { call: Call, factor: Option<Factor>, input: Buffer, output: Buffer },
     /// A message to a rank.
     Send { buffer: usize, bytes: usize, peer: u32 },
     /// A message from a rank.
@@ -56,15 +64,15 @@ impl Operation {
             call = call.root(rank_of(comm, root, "root")?);
         }
         let (rank, size) = (comm.rank, comm.size);
-        for (name, bytes, address) in [
-            ("sendbuff", call.input_bytes(rank, size)?, given.input),
-            ("recvbuff", call.output_bytes(rank, size)?, given.output),
-        ] {
-            if bytes > 0 && address == 0 {
-                return Err(Error::argument(format!("{name} of {} is NULL", call.collective)));
+        let buffer = |name: &str, bytes: usize, address: usize| match bytes > 0 {
+            true if address == 0 => {
+                Err(Error::argument(format!("{name} of {} is NULL", call.collective)))
             }
-        }
-        let kind = Kind::Collective { call, factor, input: given.input, output: given.output };
+            is_used => Ok(Buffer { address, is_used }),
+        };
+        let input = buffer("sendbuff", call.input_bytes(rank, size)?, given.input)?;
+        let output = buffer("recvbuff", call.output_bytes(rank, size)?, given.output)?;
+        let kind = Kind::Collective { call, factor, input, output };
         Ok(Self { kind, stream: given.stream })
     }
 
@@ -94,6 +102,17 @@ impl Operation {
             Kind::Receive { buffer, bytes, peer }
         };
         Ok(Self { kind, stream })
+    }
+
+    /// Its buffers that have an address.
+    pub(crate) fn buffers(&self) -> impl Iterator<Item = Buffer> {
+        let (first, second) = match self.kind {
+            Kind::Collective { input, output, .. } => (input, Some(output)),
+            Kind::Send { buffer, bytes, .. } | Kind::Receive { buffer, bytes, .. } => {
+                (Buffer { address: buffer, is_used: bytes > 0 }, None)
+            }
+        };
+        [Some(first), second].into_iter().flatten().filter(|buffer| buffer.address != 0)
     }
 }
 

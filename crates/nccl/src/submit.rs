@@ -25,20 +25,32 @@ use crate::operator::Factor;
 pub(crate) struct Batch {
     pub(crate) comm: Arc<Comm>,
     pub(crate) operations: Vec<Operation>,
+    /// Where its buffers are, once it is submitted: before, the communicator may not be there yet.
+    place: Place,
+}
+
+/// Where the buffers of operations are. To ask the driver takes time, so it is asked once.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    /// Some are in GPU memory.
+    on_device: bool,
+    /// Some that are used are not.
+    on_host: bool,
+    /// Some ranks take part in one call from GPU memory and others from the host's: then the others cannot know where the
+    /// memory of this one is, and all goes one way.
+    is_mixed: bool,
 }
 
 /// Runs batches of different communicators side by side; what became of each, in their order.
 ///
 /// Their buffers are as nccl.h asks: valid, of the sizes the calls say, and left alone by everybody
 /// else until the group is over.
-pub(crate) fn submit(batches: &[Batch]) -> Vec<Result<()>> {
+pub(crate) fn submit(batches: &mut [Batch]) -> Vec<Result<()>> {
+    batches.iter_mut().for_each(Batch::find);
     // What only enqueues needs no threads; a rank without a GPU among those with one waits.
-    if batches.iter().all(|batch| batch.is_on_device() && !batch.is_mixed()) {
+    if batches.iter().all(|batch| batch.place.on_device && !batch.place.is_mixed) {
         let on_device = |batch: &Batch| {
-            contain("a group of calls", || {
-                let inside = batch.comm.enter()?;
-                enqueue(&inside.communicator, &batch.operations)
-            })
+            contain("a group of calls", || enqueue(&batch.comm.enter()?.communicator, batch))
         };
         return batches.iter().map(on_device).collect();
     }
@@ -68,8 +80,8 @@ fn run(batch: &Batch) -> Result<()> {
     contain("a group of calls", || {
         ringway::log::set_thread_rank(batch.comm.rank);
         let inside = batch.comm.enter()?;
-        if batch.is_on_device() || batch.is_mixed() {
-            return enqueue(&inside.communicator, &batch.operations);
+        if batch.place.on_device || batch.place.is_mixed {
+            return enqueue(&inside.communicator, batch);
         }
         let mut group = inside.communicator.group();
         for operation in &batch.operations {
@@ -80,29 +92,30 @@ fn run(batch: &Batch) -> Result<()> {
 }
 
 impl Batch {
-    /// Whether its ranks take part in one call from GPU memory and from the host's: then the others cannot
-    /// know where the memory of this one is, and all goes one way.
-    fn is_mixed(&self) -> bool {
-        self.comm.communicator().is_ok_and(|communicator| communicator.has_ranks_without_gpu())
+    pub(crate) fn new(comm: Arc<Comm>, operation: Operation) -> Self {
+        Self { comm, operations: vec![operation], place: Place::default() }
     }
 
-    /// Whether a buffer of it is in GPU memory. Then all must be: a mixture is refused when it is run.
-    fn is_on_device(&self) -> bool {
-        let is_on_device = |address: usize| address != 0 && memory_of(address) == Memory::Device;
-        self.operations.iter().any(|operation| match &operation.kind {
-            Kind::Collective { input, output, .. } => is_on_device(*output) || is_on_device(*input),
-            Kind::Send { buffer, .. } | Kind::Receive { buffer, .. } => is_on_device(*buffer),
-        })
+    /// Finds out where its buffers are.
+    fn find(&mut self) {
+        let mut place = Place { is_mixed: self.comm.has_ranks_without_gpu(), ..Place::default() };
+        for buffer in self.operations.iter().flat_map(Operation::buffers) {
+            let on_device = memory_of(buffer.address) == Memory::Device;
+            place.on_device |= on_device;
+            place.on_host |= buffer.is_used && !on_device;
+        }
+        self.place = place;
     }
 }
 
 /// Puts operations on GPU memory on their streams.
-fn enqueue(communicator: &Communicator, operations: &[Operation]) -> Result<()> {
-    if !communicator.has_ranks_without_gpu() {
-        for operation in operations {
-            on_device(communicator, &operation.kind)?;
-        }
+fn enqueue(communicator: &Communicator, batch: &Batch) -> Result<()> {
+    if batch.place.on_host && !batch.place.is_mixed {
+        return Err(Error::usage(
+            "one buffer of a call is in GPU memory and another in the host's",
+        ));
     }
+    let operations = &batch.operations;
     let mut streams: Vec<Stream> = Vec::with_capacity(1);
     let mut work = Vec::with_capacity(operations.len());
     for operation in operations {
@@ -126,8 +139,8 @@ fn enqueue(communicator: &Communicator, operations: &[Operation]) -> Result<()> 
                 }
                 DeviceWork::Collective {
                     call,
-                    input: std::ptr::with_exposed_provenance(*input),
-                    output: std::ptr::with_exposed_provenance_mut(*output),
+                    input: std::ptr::with_exposed_provenance(input.address),
+                    output: std::ptr::with_exposed_provenance_mut(output.address),
                     scalar,
                 }
             }
@@ -148,57 +161,27 @@ fn enqueue(communicator: &Communicator, operations: &[Operation]) -> Result<()> 
     unsafe { communicator.enqueue(&streams, &work) }
 }
 
+/// Adds an operation on host memory.
 fn add(group: &mut Group<'_>, kind: &Kind) -> Result<()> {
     match kind {
         Kind::Collective { call, factor, input, output } => {
-            host(&[*input, *output])?;
             let mut call = call.clone();
             if let Some(factor) = factor {
                 call.scalar = factor.value()?;
             }
-            let input = std::ptr::with_exposed_provenance(*input);
-            let output = std::ptr::with_exposed_provenance_mut(*output);
+            let input = std::ptr::with_exposed_provenance(input.address);
+            let output = std::ptr::with_exposed_provenance_mut(output.address);
             // SAFETY: the program promises buffers of the sizes the call says, which are left
             // alone until the group is over; it is when `submit` returns.
             unsafe { group.call_raw(&call, input, output) }
         }
         Kind::Send { buffer, bytes, peer } => {
-            host(&[*buffer])?;
             // SAFETY: as above.
             unsafe { group.send_raw(std::ptr::with_exposed_provenance(*buffer), *bytes, *peer) }
         }
         Kind::Receive { buffer, bytes, peer } => {
-            host(&[*buffer])?;
             // SAFETY: as above.
             unsafe { group.recv_raw(std::ptr::with_exposed_provenance_mut(*buffer), *bytes, *peer) }
         }
     }
-}
-
-/// Refuses memory that the processor cannot reach.
-fn host(addresses: &[usize]) -> Result<()> {
-    all_in(Memory::Host, addresses)
-}
-
-/// Refuses memory that kernels cannot reach. What a rank does not use, as a root's buffer on the others, may
-/// be anywhere.
-fn on_device(communicator: &Communicator, kind: &Kind) -> Result<()> {
-    let (rank, size) = (communicator.rank(), communicator.size());
-    match kind {
-        Kind::Collective { call, input, output, .. } => {
-            let used = |address: usize, bytes: usize| if bytes > 0 { address } else { 0 };
-            let input = used(*input, call.input_bytes(rank, size)?);
-            all_in(Memory::Device, &[input, used(*output, call.output_bytes(rank, size)?)])
-        }
-        Kind::Send { buffer, bytes, .. } | Kind::Receive { buffer, bytes, .. } => {
-            all_in(Memory::Device, &[if *bytes > 0 { *buffer } else { 0 }])
-        }
-    }
-}
-
-fn all_in(memory: Memory, addresses: &[usize]) -> Result<()> {
-    if addresses.iter().all(|address| *address == 0 || memory_of(*address) == memory) {
-        return Ok(());
-    }
-    Err(Error::usage("one buffer of a call is in GPU memory and another in the host's"))
 }

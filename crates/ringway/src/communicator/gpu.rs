@@ -18,6 +18,8 @@ pub(super) enum Attached {
     /// The host moves it.
     Staged {
         rank: Box<Mutex<StagedRank>>,
+        /// Whether ranks without a GPU take part.
+        is_mixed: bool,
         /// Ends calls under way while another thread has the rank.
         alarm: Alarm,
     },
@@ -146,12 +148,7 @@ impl Communicator {
     /// [`Communicator::enqueue`] wherever its memory is.
     #[must_use]
     pub fn has_ranks_without_gpu(&self) -> bool {
-        match self.inner.gpu.get() {
-            Some(Attached::Staged { rank, .. }) => {
-                rank.lock().unwrap_or_else(PoisonError::into_inner).is_mixed()
-            }
-            _ => false,
-        }
+        matches!(self.inner.gpu.get(), Some(Attached::Staged { is_mixed: true, .. }))
     }
 
     /// Whether kernels use the GPU memory of all ranks where it lies, after [`Communicator::attach_gpu`]. Then no

@@ -89,8 +89,8 @@ impl Communicator {
         Ok(match (first(|one| &one.refused), made) {
             (None, Ok(mut rank)) => {
                 rank.settle_direct(direct);
-                let alarm = rank.alarm().clone();
-                Attached::Staged { rank: Box::new(Mutex::new(rank)), alarm }
+                let (alarm, is_mixed) = (rank.alarm().clone(), rank.is_mixed());
+                Attached::Staged { rank: Box::new(Mutex::new(rank)), is_mixed, alarm }
             }
             (Some((rank, cause)), _) => {
                 Attached::Not(format!("{why}; and not by the host: rank {rank}: {cause}"))
