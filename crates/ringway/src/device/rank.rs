@@ -251,7 +251,7 @@ impl DeviceRank {
         let near = (0_u32..).zip(all).filter(|(_, one)| one.uuid == gpu.uuid);
         template.near = near.fold(0, |near, (peer, _)| near | 1 << peer);
         template.book = exports.book();
-        template.stations = stations;
+        template.set_stations(&stations[..all.len()]);
         let shared = Arc::new(Shared {
             gpu: Arc::clone(gpu),
             station,
@@ -367,7 +367,7 @@ impl DeviceRank {
         let plan = way.build(&problem, self.rank);
         let blocks = blocks(&problem, way, layout);
         let kind = kind(call.collective, self.ranks, call.data_type, call.op);
-        let mut program = Program::new(kind);
+        let mut program = Program::new(kind, self.ranks);
         let part = Part { plan: &plan, data_type: call.data_type, blocks, is_message: false };
         if !program.add(&part) {
             return Err(Error::internal(format!("{} does not fit a launch", call.collective)));
@@ -428,7 +428,7 @@ impl DeviceRank {
             // What stands in for both must hold what was there, as in-place calls read it.
             export::copy(&self.gpu, from.address, input, input_bytes, stream)?;
             let learned = &mut self.learned[place];
-            learned.launch.calls[0] = buffers;
+            learned.launch.set_calls(&[buffers]);
             self.shared.recent.note(What::of(call));
             let shape = (learned.blocks, self.kernels.threads(learned.program.kind));
             let function = learned.function;
@@ -466,7 +466,7 @@ impl DeviceRank {
         };
         let mut argument = self.template.clone();
         program.write(&mut argument);
-        argument.calls[..calls.len()].copy_from_slice(&calls);
+        argument.set_calls(&calls);
         (argument.named, argument.names) = self.exports.fresh();
         self.shared.recent.note(what);
         let shape = (program.blocks, self.kernels.threads(program.kind));
@@ -557,7 +557,7 @@ fn launch(
     argument: &Launch,
 ) -> std::result::Result<(), Fault> {
     // SAFETY:
-    // * `Launch` has the layout of `rw_launch`: a test compares them;
+    // * `Launch` has the layout of `rw_launch`: tests compare bytes, and run kernels that take them;
     // * stations and words live until `DeviceRank` is dropped, which waits for the kernels;
     // * users keep their buffers until the stream has come past the call: the contract of `enqueue`.
     unsafe { gpu.launch(function, shape, stream, argument) }

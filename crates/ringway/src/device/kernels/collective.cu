@@ -11,9 +11,10 @@ enum { RW_SIGNAL = 1, RW_WAIT = 2, RW_FOLD = 3, RW_SHOW = 4 };
 enum { RW_INPUT = 0, RW_OUTPUT = 1, RW_PEER_INPUT = 2, RW_PEER_OUTPUT = 3, RW_CARD = 4 };
 
 #define RW_FLAGS 4
-#define RW_CALLS 16
-#define RW_OPS 40
-#define RW_SPANS 72
+// Most places that one step names.
+#define RW_PLACES 72
+// Bytes of a launch's argument. The longer it is, the longer the host takes to launch.
+#define RW_ROOM 1536
 #define RW_ENTRIES 4096
 #define RW_ENTRY_WORDS 10
 // Whether ranks have factors, which go with their buffers.
@@ -25,22 +26,18 @@ enum { RW_INPUT = 0, RW_OUTPUT = 1, RW_PEER_INPUT = 2, RW_PEER_OUTPUT = 3, RW_CA
 
 // Where values are: bytes from the start of a buffer.
 struct rw_span {
-  u64 offset;
-  u16 region;
-  u16 rank;
-  u32 unused;
+  u64 offset : 48, region : 8, rank : 8;
 };
 
 struct rw_op {
-  u32 code;
-  u32 blocks;     // blocks that take part
   u64 amount;     // peers, a bit each (signal, wait); values (fold, show)
-  u32 first;      // first span: sources, then targets
-  u16 sources;
-  u16 targets;
-  u16 call;
-  u16 flag;
-  u32 unused;
+  u16 blocks;     // blocks that take part
+  u8 code;
+  u8 flag;
+  u8 call;
+  u8 first;       // first span: sources, then targets
+  u8 sources;
+  u8 targets;
 };
 
 struct rw_call {
@@ -58,6 +55,7 @@ struct rw_record {
   u64 scalar;
 };
 
+// The argument of a launch.
 struct rw_launch {
   u64 station;         // this rank's own
   u64 report;
@@ -69,13 +67,17 @@ struct rw_launch {
   u32 rank, ranks, blocks, ops;
   u32 named, names;    // entries that the station may not have yet: from, and up to
   u32 op;              // the operation, where the kernel is for all
-  u32 unused;
-  u64 unused_too;
-  u64 stations[RW_RANKS];
-  rw_call calls[RW_CALLS];
-  rw_op program[RW_OPS];
-  rw_span spans[RW_SPANS];
+  u16 steps, places;   // where they begin in what follows
+  // One behind the other: the stations of all ranks, calls, steps, and the places that they name.
+  u64 rest[(RW_ROOM - 104) / 8];
 };
+static_assert(sizeof(rw_span) == 8 && sizeof(rw_op) == 16 && sizeof(rw_call) == 48, "as the host has them");
+static_assert(sizeof(rw_launch) == RW_ROOM && RW_ROOM % 16 == 0, "it is copied by 16 bytes");
+
+RW_FN u64 rw_station_of(const rw_launch &launch, u32 rank) { return launch.rest[rank]; }
+RW_FN const rw_call &rw_call_at(const rw_launch &launch, u32 call) { return ((const rw_call *)(launch.rest + launch.ranks))[call]; }
+RW_FN const rw_op &rw_op_at(const rw_launch &launch, u32 step) { return ((const rw_op *)(launch.rest + launch.steps))[step]; }
+RW_FN const rw_span &rw_span_at(const rw_launch &launch, u32 place) { return ((const rw_span *)(launch.rest + launch.places))[place]; }
 
 // What a block remembers of a peer from one launch to the next.
 struct rw_state {
@@ -90,7 +92,7 @@ struct rw_state {
 struct rw_block {
   u64 inputs[RW_RANKS], outputs[RW_RANKS], scalars[RW_RANKS];
   rw_state state[RW_RANKS];
-  u64 pointers[RW_SPANS];      // of the step at work
+  u64 pointers[RW_PLACES];      // of the step at work
   u32 epoch;           // of cards
   u32 number;          // of this launch, in block 0
   u32 told;            // whether the host was told of a wait
@@ -161,9 +163,9 @@ RW_FN u64 rw_own_scalar(const rw_call &call) {
 // Tells a peer. Where nothing was written since the launch began (`quiet`) there is nothing to put in order: words that
 // name buffers prove themselves, and what came before the launch is in order since its first fence.
 RW_FN void rw_signal(const rw_launch &launch, rw_block &block, const rw_op &op, u32 peer, bool quiet) {
-  const rw_call &call = launch.calls[op.call];
+  const rw_call &call = rw_call_at(launch, op.call);
   u32 count = ++block.state[peer].sent[op.flag];
-  rw_record *record = rw_record_at(launch, launch.stations[peer], launch.rank, op.flag);
+  rw_record *record = rw_record_at(launch, rw_station_of(launch, peer), launch.rank, op.flag);
   if ((op.flag & 1) == 0) {
     bool foreign = launch.foreign >> peer & 1;
     u64 check = (u64)count << 56;
@@ -193,7 +195,7 @@ RW_FN bool rw_translate(const rw_launch &launch, rw_block &block, u32 peer, u64 
     u64 base = rw_load_relaxed(place);
     if (base == 0 && blockIdx.x == 0) {
       if (spins == 0) {
-        const u64 *line = rw_book_of(launch, launch.stations[peer]) + (u64)entry * RW_ENTRY_WORDS;
+        const u64 *line = rw_book_of(launch, rw_station_of(launch, peer)) + (u64)entry * RW_ENTRY_WORDS;
         for (u32 i = 0; i < 8; i++) rw_store_relaxed(&request->handle[i], rw_load_relaxed(line + i));
         rw_store_release(&request->asked, (u64)entry + 1);
       } else if ((spins & 15) == 0 && rw_load_acquire(&request->answered) == (u64)entry + 1) {
@@ -212,7 +214,7 @@ RW_FN bool rw_translate(const rw_launch &launch, rw_block &block, u32 peer, u64 
 }
 
 RW_FN bool rw_wait(const rw_launch &launch, rw_block &block, const rw_op &op, u32 peer) {
-  const rw_call &call = launch.calls[op.call];
+  const rw_call &call = rw_call_at(launch, op.call);
   u32 count = ++block.state[peer].seen[op.flag];
   const rw_record *record = rw_record_at(launch, launch.station, peer, op.flag);
   bool opens = (op.flag & 1) == 0;
@@ -240,7 +242,7 @@ RW_FN bool rw_wait(const rw_launch &launch, rw_block &block, const rw_op &op, u3
 }
 
 RW_FN u64 rw_address(const rw_launch &launch, const rw_block &block, const rw_op &op, const rw_span &span) {
-  const rw_call &call = launch.calls[op.call];
+  const rw_call &call = rw_call_at(launch, op.call);
   switch (span.region) {
     case RW_INPUT: return call.input + span.offset;
     case RW_OUTPUT: return call.output + span.offset;
@@ -295,7 +297,7 @@ RW_FN u32 rw_unit_bytes(const rw_part &part, u32 unit) {
 
 // The second flag of a packet: which call it is of, by half of its tag, and half of the epoch.
 RW_FN u32 rw_mark(const rw_launch &launch, const rw_block &block, const rw_op &op) {
-  return (launch.calls[op.call].tag & 0xffff0000u) | (block.epoch & 0xffffu);
+  return (rw_call_at(launch, op.call).tag & 0xffff0000u) | (block.epoch & 0xffffu);
 }
 
 template <int TRIPS>
@@ -309,7 +311,7 @@ RW_FN void rw_show_units(const rw_launch &launch, const rw_block &block, const r
   }
   for (u32 distance = 1; distance < launch.ranks; distance++) {
     u32 peer = (launch.rank + distance) % launch.ranks;
-    u8 *to = rw_packets(launch, launch.stations[peer], launch.rank, block.epoch);
+    u8 *to = rw_packets(launch, rw_station_of(launch, peer), launch.rank, block.epoch);
 #pragma unroll
     for (int trip = 0; trip < TRIPS; trip++) {
       rw_words packet = {(u32)values[trip], block.epoch, (u32)(values[trip] >> 32), mark};
@@ -319,7 +321,7 @@ RW_FN void rw_show_units(const rw_launch &launch, const rw_block &block, const r
 }
 
 RW_FN void rw_show(const rw_launch &launch, const rw_block &block, const rw_op &op, u32 size) {
-  const u8 *source = (const u8 *)rw_address(launch, block, op, launch.spans[op.first]);
+  const u8 *source = (const u8 *)rw_address(launch, block, op, rw_span_at(launch, op.first));
   rw_part part = rw_part_of(op, op.amount * size);
   u32 unit = threadIdx.x;
   for (; unit + (RW_ABREAST - 1) * blockDim.x < part.units; unit += RW_ABREAST * blockDim.x)
@@ -387,7 +389,7 @@ RW_FN void rw_survey(rw_block &block, u32 pointers, u32 size) {
 
 RW_FN Accumulator rw_take(const rw_launch &launch, const rw_block &block, const rw_op &op, u32 source, Accumulator value) {
   if (RW_IS(5)) {
-    const rw_span &span = launch.spans[op.first + source];
+    const rw_span &span = rw_span_at(launch, op.first + source);
     value = rw_scale(value, span.region == RW_INPUT || span.region == RW_OUTPUT ? block.scalars[launch.rank] : block.scalars[span.rank]);
   }
   return value;
@@ -461,7 +463,7 @@ template <int TRIPS>
 RW_FN bool rw_fold_units(const rw_launch &launch, rw_block &block, const rw_op &op, const rw_part &part, u32 unit) {
   Accumulator sum[TRIPS][RW_PER_PACK];
   for (u32 source = 0; source < op.sources; source++) {
-    const rw_span &span = launch.spans[op.first + source];
+    const rw_span &span = rw_span_at(launch, op.first + source);
     u64 units[TRIPS];
     if (span.region == RW_CARD) {
       if (!rw_see<TRIPS>(launch, block, op, span.rank, unit, units)) return false;
@@ -486,7 +488,7 @@ RW_FN bool rw_fold_units(const rw_launch &launch, rw_block &block, const rw_op &
       }
     }
   }
-  u8 *to = (u8 *)rw_address(launch, block, op, launch.spans[op.first + op.sources]) + part.first;
+  u8 *to = (u8 *)rw_address(launch, block, op, rw_span_at(launch, op.first + op.sources)) + part.first;
 #pragma unroll
   for (int trip = 0; trip < TRIPS; trip++) {
 #pragma unroll
@@ -560,8 +562,8 @@ RW_FN bool rw_copy_units(const rw_launch &launch, rw_block &block, const rw_op &
 }
 
 RW_FN bool rw_copy_card(const rw_launch &launch, rw_block &block, const rw_op &op) {
-  u32 peer = launch.spans[op.first].rank;
-  u8 *to = (u8 *)rw_address(launch, block, op, launch.spans[op.first + 1]);
+  u32 peer = rw_span_at(launch, op.first).rank;
+  u8 *to = (u8 *)rw_address(launch, block, op, rw_span_at(launch, op.first + 1));
   rw_part part = rw_part_of(op, op.amount);
   u32 unit = threadIdx.x;
   for (; unit + (RW_ABREAST - 1) * blockDim.x < part.units; unit += RW_ABREAST * blockDim.x)
@@ -575,7 +577,7 @@ RW_FN bool rw_copy_card(const rw_launch &launch, rw_block &block, const rw_op &o
 
 RW_FN bool rw_has_cards(const rw_launch &launch, const rw_op &op) {
   for (u32 source = 0; source < op.sources; source++)
-    if (launch.spans[op.first + source].region == RW_CARD) return true;
+    if (rw_span_at(launch, op.first + source).region == RW_CARD) return true;
   return false;
 }
 
@@ -611,7 +613,7 @@ RW_FN bool rw_step(const rw_launch &launch, rw_block &block, const rw_op &op, bo
       }
       __syncthreads();
       for (u32 i = threadIdx.x; i < (u32)op.sources + op.targets; i += blockDim.x)
-        block.pointers[i] = rw_address(launch, block, op, launch.spans[op.first + i]);
+        block.pointers[i] = rw_address(launch, block, op, rw_span_at(launch, op.first + i));
       __syncthreads();
       if (threadIdx.x == 0) rw_survey(block, op.sources + op.targets, RW_BYTES);
       __syncthreads();
@@ -630,19 +632,18 @@ union alignas(16) rw_near_launch {
   rw_words words[sizeof(rw_launch) / 16];
   rw_launch launch;
 };
-static_assert(sizeof(rw_launch) % 16 == 0, "it is copied so");
 
 RW_KERNEL(ringway_run, rw_launch) {
   RW_SHARED rw_block block;
   RW_SHARED rw_near_launch near;
   const u32 thread = threadIdx.x, words = sizeof(rw_launch) / 16;
-  rw_await_stream();
   // All that a launch begins with is under way at once: loads first, then the fence by which signals come after what
-  // other launches wrote, then what was loaded.
+  // other launches wrote, then what was loaded. Its argument nobody else writes.
   rw_words word = {0, 0, 0, 0};
   rw_state state;
   u32 epoch = 0, number = 0;
   if (thread < words) word = rw_load_argument(&launch, thread);
+  rw_await_stream();
   if (thread < launch.ranks) state = *rw_state_at(launch, thread);
   if (thread == 0) {
     epoch = *rw_epoch_at(launch);
@@ -658,14 +659,14 @@ RW_KERNEL(ringway_run, rw_launch) {
     block.state[peer] = *rw_state_at(launch, peer);
   }
   if (thread == 0) {
-    // Of a program with factors there is one call.
-    block.scalars[launch.rank] = rw_own_scalar(launch.calls[0]);
-    block.epoch = epoch;
-    block.number = number;
-    block.told = 0;
 #if defined(RW_OP) && RW_OP == 6
     rw_chosen = launch.op;
 #endif
+    // Of a program with factors there is one call.
+    if (RW_SCALED) block.scalars[launch.rank] = rw_own_scalar(rw_call_at(launch, 0));
+    block.epoch = epoch;
+    block.number = number;
+    block.told = 0;
     if (blockIdx.x == 0) *rw_launches(launch) = number;
   }
   // Peers read an entry once block 0 has told theirs of it.
@@ -679,7 +680,7 @@ RW_KERNEL(ringway_run, rw_launch) {
   __syncthreads();
   const rw_launch &here = near.launch;
   for (u32 i = 0; i < here.ops; i++) {
-    const rw_op &op = here.program[i];
+    const rw_op &op = rw_op_at(here, i);
     if (blockIdx.x < op.blocks && !rw_step(here, block, op, i == 0 && !names && !RW_SCALED)) break;
   }
   rw_release_stream();

@@ -1,20 +1,19 @@
 //! Messages between ranks: those of a group meet in the same launches on both ends.
 
+use zerocopy::FromZeros;
+
 use super::{DeviceRank, Work, fold, launch, share_blocks};
 use crate::device::export;
 use crate::device::gpu::Stream;
 use crate::device::kernels::Kind;
 use crate::device::messages::Messages;
-use crate::device::program::{Part, Program};
+use crate::device::program::{self, Buffers, Part, Program};
 use crate::device::recent::What;
 use crate::error::{Error, Result};
 use crate::ffi::cuda::Address;
 use crate::plan::mapped::{self, OPEN};
 use crate::plan::plan::{RankPlan, Step};
 use crate::plan::types::{DataType, Rank};
-
-/// Messages to or from so many distances go in one launch.
-const ROUNDS: u32 = 7;
 
 impl DeviceRank {
     /// Messages of a group: the first between each two ranks, then the second, and so on; of each such
@@ -26,10 +25,11 @@ impl DeviceRank {
             export::copy(&self.gpu, to, from, bytes, stream)?;
         }
         let Messages { sends, receives } = &messages;
+        let rounds = program::messages(self.ranks);
         for layer in 0..messages.layers() {
             let mut first = 1;
             while first < self.ranks {
-                let distances = first..(first + ROUNDS).min(self.ranks);
+                let distances = first..(first + rounds).min(self.ranks);
                 let to = |distance| (self.rank + distance) % self.ranks;
                 let from = |distance| (self.rank + self.ranks - distance) % self.ranks;
                 let pick = |all: &[Vec<(Address, usize)>], peer: Rank| {
@@ -42,7 +42,7 @@ impl DeviceRank {
                 if !out.is_empty() || !into.is_empty() {
                     self.exchange(stream, &out, &into)?;
                 }
-                first += ROUNDS;
+                first += rounds;
             }
         }
         Ok(())
@@ -58,7 +58,7 @@ impl DeviceRank {
         let blocks = |bytes: usize| share_blocks(bytes as u64, self.shared.station.layout.blocks);
         let full = || Error::internal("messages do not fit a launch");
         let opens = |step: &Step| matches!(step, Step::Signal { flag: OPEN, .. });
-        let mut program = Program::new(Kind::Copy);
+        let mut program = Program::new(Kind::Copy, self.ranks);
         let mut fits = true;
         let offered: Vec<_> =
             out.iter().map(|(peer, _, bytes)| (mapped::send(*peer), blocks(*bytes))).collect();
@@ -76,10 +76,8 @@ impl DeviceRank {
         if !fits {
             return Err(full());
         }
-        let mut argument = self.template.clone();
-        program.write(&mut argument);
-        let mut calls = argument.calls.iter_mut();
-        for ((_, address, bytes), buffers) in out.iter().zip(&mut calls) {
+        let mut calls = Vec::with_capacity(out.len() + into.len());
+        for (_, address, bytes) in out {
             let (named, _) = self.name((*address, *bytes), (0, 0))?;
             if named.address != *address && out.len() > 1 {
                 return Err(Error::usage(
@@ -88,14 +86,21 @@ impl DeviceRank {
                 ));
             }
             export::copy(&self.gpu, named.address, *address, *bytes, stream)?;
-            buffers.input = named.address;
-            buffers.input_token = named.token;
-            buffers.tag = message_tag(*bytes);
+            calls.push(Buffers {
+                input: named.address,
+                input_token: named.token,
+                tag: message_tag(*bytes),
+                ..Buffers::new_zeroed()
+            });
         }
-        for ((_, address, bytes), buffers) in into.iter().zip(calls) {
-            buffers.output = *address;
-            buffers.tag = message_tag(*bytes);
-        }
+        calls.extend(into.iter().map(|(_, address, bytes)| Buffers {
+            output: *address,
+            tag: message_tag(*bytes),
+            ..Buffers::new_zeroed()
+        }));
+        let mut argument = self.template.clone();
+        program.write(&mut argument);
+        argument.set_calls(&calls);
         let bytes = out.iter().chain(into).map(|(_, _, bytes)| bytes).sum();
         self.shared.recent.note(What::messages(out.len(), into.len(), bytes));
         (argument.named, argument.names) = self.exports.fresh();
