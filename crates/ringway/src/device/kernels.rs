@@ -118,11 +118,15 @@ pub(super) const fn code(op: ReduceOp) -> u8 {
     }
 }
 
-/// Kernels by GPU, kind, and whether they overlap.
-type Loaded = HashMap<(i32, Kind, bool), Function>;
+/// Kernels by GPU, kind, and whether they overlap. Each has a lock of its own: to load one, the driver may wait for kernels
+/// at work on that GPU, and those for a launch of another thread, which must come to its own kernel meanwhile.
+type Loaded = HashMap<(i32, Kind, bool), Arc<Mutex<Option<Function>>>>;
 
 /// Kernels of the GPUs of this process, each loaded once.
 static LOADED: OnceLock<Mutex<Loaded>> = OnceLock::new();
+
+/// One thread at a time compiles, so that others find what it has kept. Held while no GPU is waited for.
+static COMPILING: Mutex<()> = Mutex::new(());
 
 /// Where kernels come from.
 #[derive(Debug)]
@@ -168,17 +172,17 @@ impl Kernels {
         if let Some(function) = self.known.get(&kind) {
             return Ok(*function);
         }
-        let loaded = LOADED.get_or_init(Mutex::default);
-        let mut loaded = loaded.lock().unwrap_or_else(PoisonError::into_inner);
         let overlaps = self.overlap && kind.can_overlap();
         let key = (self.gpu.ordinal(), kind, overlaps);
-        let function = match loaded.get(&key) {
-            Some(function) => *function,
-            None => {
-                let function = self.load(kind, overlaps)?;
-                loaded.insert(key, function);
-                function
-            }
+        let place = {
+            let loaded = LOADED.get_or_init(Mutex::default);
+            let mut loaded = loaded.lock().unwrap_or_else(PoisonError::into_inner);
+            Arc::clone(loaded.entry(key).or_default())
+        };
+        let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+        let function = match *place {
+            Some(function) => function,
+            None => *place.insert(self.load(kind, overlaps)?),
         };
         self.known.insert(kind, function);
         Ok(function)
@@ -198,35 +202,18 @@ impl Kernels {
             Err(missing @ FfiError::NoLibrary { .. }) => return self.ahead(kind, &missing),
             Err(other) => return Err(Fault::Library(other)),
         };
-        let source = kind.source();
-        let version = compiler.version();
-        let Some(folder) = &self.folder else {
-            return self.gpu.load(&compiler.compile(&source, &options)?, kind.entry(), overlaps);
-        };
-        let file = folder.join(file_name(&source, &options, &version, &self.gpu.architecture));
-        match read(&file).map(|code| self.gpu.load(&code, kind.entry(), overlaps)) {
-            Some(Ok(function)) => return Ok(function),
-            Some(Err(fault)) => tracing::info!(
-                target: crate::log::INIT,
-                "GPU : {} is compiled anew: {fault}",
-                file.display()
-            ),
-            None => {}
+        let architecture = &self.gpu.architecture;
+        let make = Make { kind, architecture, source: kind.source(), options, compiler };
+        let file = self.folder.as_ref().map(|folder| folder.join(make.name()));
+        let (code, was_kept) = make.code(file.as_deref(), false)?;
+        match self.gpu.load(&code, kind.entry(), overlaps) {
+            Err(fault) if was_kept => {
+                let name = make.name();
+                tracing::info!(target: crate::log::INIT, "GPU : {name} is compiled anew: {fault}");
+            }
+            loaded => return loaded,
         }
-        let code = compiler.compile(&source, &options)?;
-        tracing::info!(
-            target: crate::log::INIT,
-            "GPU : compiled {kind:?} for {} with {version} into {}",
-            self.gpu.architecture,
-            file.display()
-        );
-        if let Err(error) = keep(&file, &code) {
-            tracing::info!(
-                target: crate::log::INIT,
-                "GPU : cannot keep the kernel in {}: {error}",
-                file.display()
-            );
-        }
+        let (code, _) = make.code(file.as_deref(), true)?;
         self.gpu.load(&code, kind.entry(), overlaps)
     }
 
@@ -256,6 +243,46 @@ impl Kernels {
              it is faster when compiled here: {INSTALL}"
         );
         self.gpu.load(&embedded::find(kind)?, kind.entry(), false)
+    }
+}
+
+/// What a kernel is made from.
+struct Make<'a> {
+    kind: Kind,
+    architecture: &'a str,
+    source: String,
+    options: Vec<String>,
+    compiler: &'a Compiler,
+}
+
+impl Make<'_> {
+    /// What its file is called.
+    fn name(&self) -> String {
+        file_name(&self.source, &self.options, &self.compiler.version(), self.architecture)
+    }
+
+    /// The code, and whether it was in its file: compiled where there is none, or `anew`, and kept where that can be.
+    fn code(&self, file: Option<&Path>, anew: bool) -> Result<(Vec<u8>, bool), Fault> {
+        let kept = || file.filter(|_| !anew).and_then(read);
+        if let Some(code) = kept() {
+            return Ok((code, true));
+        }
+        let _turn = COMPILING.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(code) = kept() {
+            return Ok((code, true));
+        }
+        let code = self.compiler.compile(&self.source, &self.options)?;
+        let kept = match file.map(|file| (file.display(), keep(file, &code))) {
+            None => String::new(),
+            Some((file, Ok(()))) => format!(" into {file}"),
+            Some((file, Err(error))) => format!("; it cannot be kept in {file}: {error}"),
+        };
+        let (kind, architecture, version) = (self.kind, self.architecture, self.compiler.version());
+        tracing::info!(
+            target: crate::log::INIT,
+            "GPU : compiled {kind:?} for {architecture} with {version}{kept}"
+        );
+        Ok((code, false))
     }
 }
 

@@ -5,11 +5,12 @@ use std::ffi::c_void;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ringway::config::{Config, Environment};
 use ringway::device::{Buffer, Stream};
-use ringway::{Call, Collective, Communicator, DataType, DeviceWork};
+use ringway::{Call, Collective, Communicator, DataType, DeviceQueue, DeviceWork, Place, ReduceOp};
 
 use crate::collectives::{Side, compare};
 use crate::driver::call;
@@ -175,6 +176,78 @@ fn ends_late() {
         memory[buffer].read(0, &mut found).unwrap();
         assert!(found == value.to_le_bytes().repeat(COUNT), "buffer {buffer}");
     }
+}
+
+/// A driver that loads a kernel only when those at work on the GPU have ended: a rank that loads one waits for the other's
+/// launch, which must not wait for the kernel that is loaded.
+#[test]
+fn a_kernel_that_is_loaded_late_holds_up_no_other_gpu() {
+    const TEST: &str = "processes::a_kernel_that_is_loaded_late_holds_up_no_other_gpu";
+    if std::env::var_os(RANK).is_some() {
+        return loads_while_another_launches();
+    }
+    // Real ones are as they are.
+    if config().is_none_or(|config| config.cuda_library.is_none()) {
+        return;
+    }
+    let mut child = command(TEST, 0, 1, &root());
+    child.env("FAKE_CUDA_LOADS", "wait").env("FAKE_CUDA_DEVICES", "2");
+    wait(vec![child.spawn().unwrap()]);
+}
+
+fn loads_while_another_launches() {
+    let mut config = config().unwrap();
+    config.timeout = crate::world::patience(30);
+    let has_launched = AtomicBool::new(false);
+    ringway::testing::world_with(2, &config, |comm| {
+        comm.attach_gpu(Some(i32::try_from(comm.rank()).unwrap())).unwrap();
+        assert!(comm.is_gpu_direct(), "{:?}", comm.gpu_path());
+        let queue = DeviceQueue::new(comm, &[4000, 4000]).unwrap();
+        let [from, to] = [0, 1].map(|area| Place { area, offset: 0 });
+        comm.barrier().unwrap();
+        // The other has launched the first call, and is at the kernel of the second by then.
+        if comm.rank() == 1 {
+            while !has_launched.load(Ordering::Acquire) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        for op in [ReduceOp::Sum, ReduceOp::Max] {
+            let call = Call::new(Collective::AllReduce, DataType::I64, 100).op(op);
+            queue.collective(&call, from, to).unwrap();
+            has_launched.store(true, Ordering::Release);
+        }
+        queue.finish().unwrap();
+        comm.barrier().unwrap();
+    });
+}
+
+/// Kernels made ahead are of the same source, for any operation and any number of operands.
+#[test]
+fn a_kernel_for_any_operation_has_the_bits_of_the_host() {
+    const TEST: &str = "processes::a_kernel_for_any_operation_has_the_bits_of_the_host";
+    let Some(config) = config() else { return };
+    if std::env::var_os(RANK).is_none() {
+        // Real compilers are told by nobody.
+        if config.nvrtc_library.is_some() {
+            let mut child = command(TEST, 0, 1, &root());
+            wait(vec![child.env("FAKE_NVRTC_ANY", "1").spawn().unwrap()]);
+        }
+        return;
+    }
+    ringway::testing::world_with(3, &config, |comm| {
+        let side = Side::of(comm);
+        for data_type in [DataType::F32, DataType::I8] {
+            for op in ReduceOp::ALL {
+                // By cards, and by buffers.
+                for count in [77, 100_000] {
+                    let mut call = Call::new(Collective::AllReduce, data_type, count).op(op);
+                    call.scalar = 0.5 + f64::from(comm.rank());
+                    compare(comm, &side, &call, 0);
+                }
+            }
+        }
+    });
 }
 
 /// A folder that goes when it is dropped.

@@ -47,6 +47,8 @@ API cuInit(unsigned flags) {
     all.memory = setting("FAKE_CUDA_MEMORY", 4ul << 30);
     all.multiprocessors = (int)setting("FAKE_CUDA_SMS", 4);
     if (const char* slow = getenv("FAKE_CUDA_SLOW")) sscanf(slow, "%d:%u", &all.slow_device, &all.slow_us);
+    const char* loads = getenv("FAKE_CUDA_LOADS");
+    all.loads_wait = loads != nullptr && strcmp(loads, "wait") == 0;
     all.initialized = true;
     return SUCCESS;
 }

@@ -16,7 +16,9 @@
 // FAKE_CUDA_SMS       multiprocessors of each: 4
 // FAKE_CUDA_SECRET    the GPU whose memory nobody else can pin (Linux with secretmem.enable=1): none
 // FAKE_CUDA_DMABUF    0: they make no dma-bufs; else something that says it is one
+// FAKE_CUDA_LOADS     wait: a module is loaded when the kernels at work on its GPU have ended, as real drivers may: at once
 // FAKE_CUDA_SLOW      GPU:MICROSECONDS, the GPU whose kernels begin so much later, and whose copies do for each MiB: none
+// FAKE_NVRTC_ANY      set: kernels are compiled as those made ahead are, for any operation of any number of operands
 // FAKE_CUDA_VMM       0: they have no cuMem memory; 2: it has numbers that come again
 
 #pragma once
@@ -103,6 +105,7 @@ struct State {
     int multiprocessors = 0;
     CUdevice slow_device = -1;
     unsigned slow_us = 0;
+    bool loads_wait = false;
     unsigned long long next_id = 1;
 };
 
