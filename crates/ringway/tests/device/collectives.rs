@@ -327,14 +327,20 @@ fn barriers_may_follow_each_other_and_calls() {
         let queue = DeviceQueue::new(comm, &[4000, 4000]).unwrap();
         let [from, to] = [0, 1].map(|area| Place { area, offset: 0 });
         queue.write(from, &(comm.rank() + 1).to_le_bytes().repeat(1000)).unwrap();
-        // As in `Side::run`: all have prepared.
-        comm.barrier().unwrap();
         let barrier = Call::new(Collective::Barrier, DataType::U8, 0);
+        let sum = |count| Call::new(Collective::AllReduce, DataType::U32, count);
+        // Both kernels are loaded, and all have prepared: the driver may wait for kernels at work before it loads one, and
+        // those may wait for the calls that the loading thread has yet to make.
+        for call in [&barrier, &sum(1000)] {
+            queue.collective(call, from, to).unwrap();
+            queue.finish().unwrap();
+            comm.barrier().unwrap();
+        }
         for count in [1000, 3, 999] {
             for _ in 0..50 {
                 queue.collective(&barrier, from, to).unwrap();
             }
-            let call = Call::new(Collective::AllReduce, DataType::U32, count);
+            let call = sum(count);
             queue.collective(&call, from, to).unwrap();
         }
         let mut found = vec![0; 999 * 4];

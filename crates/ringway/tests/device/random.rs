@@ -187,6 +187,7 @@ fn random_calls_on_many_streams_end_with_the_bytes_of_the_host() {
         let mut calls = 0;
         while calls < most {
             let mut batch: Vec<Pending> = Vec::new();
+            let mut groups = Vec::new();
             let mut at = 0;
             for _ in 0..=draw.below(12) {
                 // A group of one to three calls of one communicator, on one stream or two.
@@ -207,18 +208,25 @@ fn random_calls_on_many_streams_end_with_the_bytes_of_the_host() {
                     work.extend(side.work(&pending));
                     batch.push(pending);
                 }
-                let streams = [side.streams[first].stream(), side.streams[second].stream()];
-                let streams = if first == second { &streams[..1] } else { &streams[..] };
-                // SAFETY: the memory is used by nobody else in this batch, and lives longer.
-                unsafe { side.communicators[communicator].enqueue(streams, &work) }.unwrap();
                 calls += work.len();
+                groups.push((communicator, [first, second], work));
                 if at + 3 * 20_000 * 4 * 4 > BYTES {
                     break;
                 }
             }
+            // Under tools a copy may wait for kernels, and those for calls that the copying thread has yet to make: none is
+            // made while others are at work.
+            comm.barrier().unwrap();
+            for (communicator, [first, second], work) in &groups {
+                let streams = [*first, *second].map(|stream| side.streams[stream].stream());
+                let streams = if first == second { &streams[..1] } else { &streams[..] };
+                // SAFETY: the memory is used by nobody else in this batch, and lives longer.
+                unsafe { side.communicators[*communicator].enqueue(streams, work) }.unwrap();
+            }
             for stream in &side.streams {
                 stream.synchronize().unwrap();
             }
+            comm.barrier().unwrap();
             for pending in &batch {
                 side.look(pending);
             }
