@@ -251,11 +251,6 @@ impl Comm {
         }
     }
 
-    /// Whether some ranks take part from host memory in calls of others on GPU memory.
-    pub(crate) fn has_ranks_without_gpu(&self) -> bool {
-        self.state().communicator.as_ref().is_some_and(Communicator::has_ranks_without_gpu)
-    }
-
     /// Waits until no call is inside and nothing runs in the background.
     pub(crate) fn wait_idle(&self, limit: Duration) {
         self.wait_until(limit, |state| state.inside == 0 && !state.in_progress);
@@ -325,5 +320,29 @@ impl Drop for Inside {
         let mut state = self.comm.state();
         state.inside -= 1;
         self.comm.tell(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_is_told() {
+        let comm = Comm::register((0, 1), 0, Settings::default());
+        comm.begin();
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| comm.wait_idle(Duration::from_secs(60)));
+            let end = Instant::now() + Duration::from_secs(30);
+            while comm.state().waiting == 0 && Instant::now() < end {
+                std::thread::yield_now();
+            }
+            comm.end(Ok(()));
+            while !waiting.is_finished() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(waiting.is_finished(), "it waits though nothing runs");
+        });
+        assert_eq!(comm.state().waiting, 0);
     }
 }

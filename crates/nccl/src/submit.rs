@@ -98,7 +98,9 @@ impl Batch {
 
     /// Finds out where its buffers are.
     fn find(&mut self) {
-        let mut place = Place { is_mixed: self.comm.has_ranks_without_gpu(), ..Place::default() };
+        let communicator = self.comm.communicator();
+        let is_mixed = communicator.is_ok_and(|one| one.has_ranks_without_gpu());
+        let mut place = Place { is_mixed, ..Place::default() };
         for buffer in self.operations.iter().flat_map(Operation::buffers) {
             let on_device = memory_of(buffer.address) == Memory::Device;
             place.on_device |= on_device;

@@ -272,7 +272,7 @@ impl Make<'_> {
             return Ok((code, true));
         }
         let code = self.compiler.compile(&self.source, &self.options)?;
-        let kept = match file.map(|file| (file.display(), keep(file, &code))) {
+        let outcome = match file.map(|file| (file.display(), keep(file, &code))) {
             None => String::new(),
             Some((file, Ok(()))) => format!(" into {file}"),
             Some((file, Err(error))) => format!("; it cannot be kept in {file}: {error}"),
@@ -280,7 +280,7 @@ impl Make<'_> {
         let (kind, architecture, version) = (self.kind, self.architecture, self.compiler.version());
         tracing::info!(
             target: crate::log::INIT,
-            "GPU : compiled {kind:?} for {architecture} with {version}{kept}"
+            "GPU : compiled {kind:?} for {architecture} with {version}{outcome}"
         );
         Ok((code, false))
     }
