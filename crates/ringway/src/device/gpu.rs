@@ -309,10 +309,16 @@ impl Gpu {
 
     /// Makes the GPU's context current until the guard goes.
     pub(super) fn enter(&self) -> Result<Entered<'_>, Fault> {
+        let mut current: Handle = std::ptr::null_mut();
+        // SAFETY: a place for a handle.
+        let code = unsafe { (self.driver.context_current)(&raw mut current) };
+        if code == 0 && current == self.context {
+            return Ok(Entered { gpu: self, is_pushed: false });
+        }
         // SAFETY: the context lives as long as the process.
         let code = unsafe { (self.driver.context_push)(self.context) };
         self.checked("making the GPU's context current", code)?;
-        Ok(Entered(self))
+        Ok(Entered { gpu: self, is_pushed: true })
     }
 
     /// Lets this thread make calls that a capture under way forbids, until the guard goes: none of those

@@ -26,18 +26,27 @@ pub(super) struct Order {
     last: Option<Stream>,
     done: Event,
     event: Event,
+    /// Whether launches between [`Order::begin`] and [`Order::end`] are captured. To ask takes time: it is asked once.
+    captures: bool,
 }
 
 impl Order {
     pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Self, Fault> {
-        Ok(Self { gpu: Arc::clone(gpu), last: None, done: gpu.event()?, event: gpu.event()? })
+        Ok(Self {
+            gpu: Arc::clone(gpu),
+            last: None,
+            done: gpu.event()?,
+            event: gpu.event()?,
+            captures: false,
+        })
     }
 
     /// The stream to launch on: the first of some, behind what the others have so far and behind the
     /// launches before. Nothing where there is no stream.
-    pub(super) fn begin(&self, streams: &[Stream]) -> Result<Option<Stream>, Fault> {
+    pub(super) fn begin(&mut self, streams: &[Stream]) -> Result<Option<Stream>, Fault> {
         let Some((&stream, others)) = streams.split_first() else { return Ok(None) };
-        if self.last.is_some_and(|last| last != stream) && !self.gpu.is_capturing(stream) {
+        self.captures = self.gpu.is_capturing(stream);
+        if self.last.is_some_and(|last| last != stream) && !self.captures {
             self.gpu.wait_event(stream, &self.done)?;
         }
         for other in others {
@@ -45,6 +54,11 @@ impl Order {
             self.gpu.wait_event(stream, &self.event)?;
         }
         Ok(Some(stream))
+    }
+
+    /// Whether what is launched now is captured.
+    pub(super) fn captures(&self) -> bool {
+        self.captures
     }
 
     /// Waits until no launch is at work. `counts` says how many began and how many ended, or nothing where the driver
@@ -89,7 +103,7 @@ impl Order {
         for other in others {
             self.gpu.wait_event(*other, &self.event)?;
         }
-        if !self.gpu.is_capturing(*stream) {
+        if !self.captures {
             self.done.record(*stream)?;
             self.last = Some(*stream);
         }

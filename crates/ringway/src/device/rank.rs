@@ -434,7 +434,7 @@ impl DeviceRank {
             let function = learned.function;
             (learned.launch.named, learned.launch.names) = self.exports.fresh();
             launch(&self.gpu, function, shape, stream, &learned.launch)?;
-            self.launched(stream);
+            self.launched();
             return export::copy(&self.gpu, output, to.address, output_bytes, stream);
         }
         if !batch.joins(learned, call, buffers) {
@@ -471,13 +471,13 @@ impl DeviceRank {
         self.shared.recent.note(what);
         let shape = (program.blocks, self.kernels.threads(program.kind));
         launch(&self.gpu, function, shape, stream, &argument)?;
-        self.launched(stream);
+        self.launched();
         Ok(())
     }
 
     /// Counts a launch.
-    fn launched(&mut self, stream: Stream) {
-        let is_captured = self.gpu.is_capturing(stream);
+    fn launched(&mut self) {
+        let is_captured = self.order.captures();
         self.exports.launched(is_captured);
         if !is_captured {
             self.shared.launches.fetch_add(1, Ordering::Release);

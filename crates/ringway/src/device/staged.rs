@@ -464,7 +464,7 @@ impl Device {
     ) -> std::result::Result<(), Fault> {
         let function = self.kernels.get(kind)?;
         let shape = (blocks, self.kernels.threads(kind));
-        let captures = self.gpu.is_capturing(stream);
+        let captures = self.order.captures();
         if captures {
             self.desk.captured.store(true, Ordering::Release);
         } else {

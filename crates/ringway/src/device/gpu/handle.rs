@@ -11,13 +11,20 @@ use crate::ffi::cuda::{Address, Handle};
 
 /// While it lives the GPU's context is current in this thread.
 #[derive(Debug)]
-pub(in crate::device) struct Entered<'a>(pub(super) &'a Gpu);
+pub(in crate::device) struct Entered<'a> {
+    pub(super) gpu: &'a Gpu,
+    /// Whether it was not current before.
+    pub(super) is_pushed: bool,
+}
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
+        if !self.is_pushed {
+            return;
+        }
         let mut context: Handle = std::ptr::null_mut();
         // SAFETY: a place for a handle; the context was pushed by this guard.
-        unsafe { (self.0.driver.context_pop)(&raw mut context) };
+        unsafe { (self.gpu.driver.context_pop)(&raw mut context) };
     }
 }
 

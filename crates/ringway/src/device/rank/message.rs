@@ -107,7 +107,7 @@ impl DeviceRank {
         let function = self.kernels.get(Kind::Copy)?;
         let shape = (program.blocks, self.kernels.threads(Kind::Copy));
         launch(&self.gpu, function, shape, stream, &argument)?;
-        self.launched(stream);
+        self.launched();
         Ok(())
     }
 }
