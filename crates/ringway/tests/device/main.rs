@@ -8,6 +8,7 @@ mod collectives;
 mod driver;
 #[path = "../fakes/fakes.rs"]
 mod fakes;
+mod graph;
 mod kernels;
 mod processes;
 mod random;

@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ringway::config::{Config, Environment};
-use ringway::device::{Buffer, Stream};
+use ringway::device::Buffer;
 use ringway::{Call, Collective, Communicator, DataType, DeviceQueue, DeviceWork, Place, ReduceOp};
 
 use crate::collectives::{Side, compare};
 use crate::driver::call;
+use crate::graph::OwnStream;
 use crate::world::config;
 
 /// Set in the processes of the ranks.
@@ -133,44 +134,31 @@ fn ends_late() {
     const COUNT: usize = 40_000;
     let comm = Communicator::from_env().unwrap();
     let side = Side::of(&comm);
-    let driver = config().unwrap().cuda_library.unwrap_or_else(|| "libcuda.so.1".into());
-    // SAFETY: the library is open already.
-    let cuda = unsafe { libloading::Library::new(driver) }.unwrap();
-    let (mut context, mut stream): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
-    assert_eq!(call!(cuda, cuDevicePrimaryCtxRetain(&raw mut context => *mut _, 0 => i32)), 0);
-    assert_eq!(call!(cuda, cuCtxSetCurrent(context => *mut c_void)), 0);
-    assert_eq!(call!(cuda, cuStreamCreate(&raw mut stream => *mut _, 1 => u32)), 0);
+    let own = OwnStream::new();
     let memory = [(); 4].map(|()| Buffer::new(&side.gpu, 4 * COUNT).unwrap());
     let sum = |from: &Buffer, to: &Buffer| {
         let (input, output) = (from.address().cast_const(), to.address());
         let call = Call::new(Collective::AllReduce, DataType::U32, COUNT as u64);
         let work = DeviceWork::Collective { call, input, output, scalar: None };
         // SAFETY: the buffers live until the stream was waited for.
-        unsafe { comm.enqueue(&[Stream::from_handle(stream)], &[work]) }.unwrap();
+        unsafe { comm.enqueue(&[own.stream()], &[work]) }.unwrap();
     };
     let ones = 1_u32.to_le_bytes().repeat(COUNT);
     memory[0].write(0, &ones).unwrap();
     memory[2].write(0, &ones).unwrap();
-    assert_eq!(call!(cuda, cuStreamBeginCapture_v2(stream => *mut c_void, 1 => i32)), 0);
     // There and back: every replay takes what the one before has written.
-    sum(&memory[0], &memory[1]);
-    sum(&memory[1], &memory[0]);
-    let (mut graph, mut ready): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
-    let ended = call!(cuda, cuStreamEndCapture(stream => *mut c_void, &raw mut graph => *mut _));
-    assert_eq!(ended, 0);
-    let made = call!(cuda, cuGraphInstantiateWithFlags(&raw mut ready => *mut _, graph => *mut c_void, 0 => u64));
-    assert_eq!(made, 0);
-    for _ in 0..3 {
-        assert_eq!(call!(cuda, cuGraphLaunch(ready => *mut c_void, stream => *mut c_void)), 0);
-    }
-    assert_eq!(call!(cuda, cuStreamSynchronize(stream => *mut c_void)), 0);
-    let held = call!(cuda, cuLaunchHostFunc(stream => *mut c_void, sleep => extern "C" fn(*mut c_void),
+    let graph = own.capture(|| {
+        sum(&memory[0], &memory[1]);
+        sum(&memory[1], &memory[0]);
+    });
+    graph.replay(3);
+    let held = call!(own.cuda, cuLaunchHostFunc(own.handle => *mut c_void, sleep => extern "C" fn(*mut c_void),
         null_mut() => *mut c_void));
     assert_eq!(held, 0);
     // On memory that no peer has mapped yet.
     sum(&memory[2], &memory[3]);
     drop(comm);
-    assert_eq!(call!(cuda, cuStreamSynchronize(stream => *mut c_void)), 0);
+    own.wait();
     let mut found = vec![0; 4 * COUNT];
     for (buffer, value) in [(0, 64_u32), (1, 32), (3, 2)] {
         memory[buffer].read(0, &mut found).unwrap();

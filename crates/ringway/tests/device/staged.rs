@@ -7,11 +7,12 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use ringway::config::{Config, Source};
-use ringway::device::{Buffer, DeviceStream, Stream};
+use ringway::device::{Buffer, DeviceStream};
 use ringway::plan::problem::{Counts, Problem};
 use ringway::plan::types::Level;
 use ringway::{Call, Collective, Communicator, DataType, DeviceWork, Error, ReduceOp};
 
+use crate::graph::OwnStream;
 use crate::world;
 
 /// Runs `body` on ranks of so many hosts each, those named without a GPU. Nothing where none can be faked.
@@ -587,71 +588,52 @@ fn what_cannot_be_is_refused() {
     });
 }
 
-/// Functions of the driver that the library does not use.
-struct Graphs(libloading::Library);
-
-impl Graphs {
-    fn call(&self, name: &str, arguments: [usize; 3]) {
-        type Function = unsafe extern "C" fn(usize, usize, usize) -> i32;
-        // SAFETY: a function of at most three words; what it does not take it does not look at.
-        let function = unsafe { self.0.get::<Function>(name.as_bytes()) }.unwrap();
-        // SAFETY: the callers below give what the driver's documentation asks for.
-        let code = unsafe { function(arguments[0], arguments[1], arguments[2]) };
-        assert_eq!(code, 0, "{name}");
-    }
-
-    /// A function whose first argument is where a handle goes.
-    fn make(&self, name: &str, second: usize) -> usize {
-        let mut handle = 0_usize;
-        self.call(name, [(&raw mut handle).expose_provenance(), second, 0]);
-        handle
-    }
-}
-
-/// A captured launch is replayed, with nobody on the host knowing of it.
-#[test]
-fn captured_calls_are_replayed() {
-    hosts(&[0, 1], &[], |comm| {
-        let library = world::config().and_then(|config| config.cuda_library);
-        let library = library.unwrap_or_else(|| "libcuda.so.1".into());
-        // SAFETY: the driver, which the library has opened already.
-        let driver = Graphs(unsafe { libloading::Library::new(library) }.unwrap());
-        let context = driver.make("cuDevicePrimaryCtxRetain", 0);
-        driver.call("cuCtxSetCurrent", [context, 0, 0]);
-        let handle = driver.make("cuStreamCreate", 1);
-        let stream = Stream::from_handle(std::ptr::with_exposed_provenance_mut(handle));
-        let side = Side::of(comm);
-        let count = 200_000_usize;
-        side.write(0, &1_u32.to_le_bytes().repeat(count));
-        let sum = side.work(&Call::new(Collective::AllReduce, DataType::U32, count as u64), 0, 0);
-        let other = 1 - comm.rank();
-        let at = |offset: usize| side.address().wrapping_byte_add(offset);
-        let send = DeviceWork::Send { peer: other, address: at(0), bytes: 4 * count };
-        let receive = DeviceWork::Receive { peer: other, address: at(BYTES / 2), bytes: 4 * count };
+/// A captured launch is replayed, with nobody on the host knowing of it. A rank without a GPU calls as often.
+fn captured(comm: &Communicator) {
+    let side = Side::of(comm);
+    let count = 200_000_usize;
+    side.write(0, &1_u32.to_le_bytes().repeat(count));
+    let sum = side.work(&Call::new(Collective::AllReduce, DataType::U32, count as u64), 0, 0);
+    let other = 1 - comm.rank();
+    let at = |offset: usize| side.address().wrapping_byte_add(offset);
+    let send = DeviceWork::Send { peer: other, address: at(0), bytes: 4 * count };
+    let receive = DeviceWork::Receive { peer: other, address: at(BYTES / 2), bytes: 4 * count };
+    let (messages, all) = ([send.clone(), receive.clone()], [sum, send, receive]);
+    if comm.gpu().is_some() {
+        let own = OwnStream::new();
+        let put = |work: &[DeviceWork]| {
+            // SAFETY: the buffers are inside of the side's memory, and the stream is waited for below.
+            unsafe { comm.enqueue(&[own.stream()], work) }.unwrap();
+        };
         // Pinned memory for messages is taken before: a capture takes none.
-        // SAFETY: the buffers are inside of the side's memory, and the stream is waited for below.
-        unsafe { comm.enqueue(&[stream], &[send.clone(), receive.clone()]) }.unwrap();
-        driver.call("cuStreamSynchronize", [handle, 0, 0]);
-        driver.call("cuStreamBeginCapture_v2", [handle, 1, 0]);
-        // SAFETY: as above.
-        unsafe { comm.enqueue(&[stream], &[sum, send, receive]) }.unwrap();
-        let mut graph = 0_usize;
-        driver.call("cuStreamEndCapture", [handle, (&raw mut graph).expose_provenance(), 0]);
-        let graph = driver.make("cuGraphInstantiateWithFlags", graph);
-        for _ in 0..5 {
-            driver.call("cuGraphLaunch", [graph, handle, 0]);
-        }
-        driver.call("cuStreamSynchronize", [handle, 0, 0]);
+        put(&messages);
+        own.wait();
+        let graph = own.capture(|| put(&all));
+        graph.replay(5);
         // Proxies are asleep by now.
         std::thread::sleep(Duration::from_millis(20));
-        driver.call("cuGraphLaunch", [graph, handle, 0]);
-        driver.call("cuStreamSynchronize", [handle, 0, 0]);
-        comm.check().unwrap();
-        let expected = 64_u32.to_le_bytes().repeat(count);
-        assert!(side.read(0, 4 * count) == expected, "sums");
-        assert!(side.read(BYTES / 2, 4 * count) == expected, "messages");
-        comm.barrier().unwrap();
-    });
+        graph.replay(1);
+    } else {
+        side.enqueue(comm, &messages).unwrap();
+        for _ in 0..6 {
+            side.enqueue(comm, &all).unwrap();
+        }
+    }
+    comm.check().unwrap();
+    let expected = 64_u32.to_le_bytes().repeat(count);
+    assert!(side.read(0, 4 * count) == expected, "sums");
+    assert!(side.read(BYTES / 2, 4 * count) == expected, "messages");
+    comm.barrier().unwrap();
+}
+
+#[test]
+fn captured_calls_are_replayed() {
+    hosts(&[0, 1], &[], captured);
+}
+
+#[test]
+fn captured_calls_are_replayed_beside_a_rank_without_a_gpu() {
+    hosts(&[0, 1], &[1], captured);
 }
 
 /// More ranks than map each other's memory, all on one host.
