@@ -609,12 +609,15 @@ fn captured(comm: &Communicator) {
         put(&messages);
         own.wait();
         let graph = own.capture(|| put(&all));
+        // To make a graph may wait for kernels of the process (racecheck does), and those for this rank.
+        comm.barrier().unwrap();
         graph.replay(5);
         // Proxies are asleep by now.
         std::thread::sleep(Duration::from_millis(20));
         graph.replay(1);
     } else {
         side.enqueue(comm, &messages).unwrap();
+        comm.barrier().unwrap();
         for _ in 0..6 {
             side.enqueue(comm, &all).unwrap();
         }
