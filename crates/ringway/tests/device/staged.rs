@@ -133,6 +133,14 @@ impl Side {
         unsafe { comm.enqueue(&streams, work) }
     }
 
+    /// Enqueues what all ranks do, and waits for it.
+    fn run(&self, comm: &Communicator, work: &[DeviceWork]) {
+        world::meet(comm);
+        self.enqueue(comm, work).unwrap();
+        world::meet(comm);
+        self.wait();
+    }
+
     fn wait(&self) {
         if let Self::Gpu { stream, .. } = self {
             stream.synchronize().unwrap();
@@ -190,8 +198,7 @@ fn compare(comm: &Communicator, side: &Side, call: &Call) {
     side.write(0, &data);
     side.write(to, &vec![0xa5; output]);
     comm.barrier().unwrap();
-    side.enqueue(comm, &[side.work(call, 0, to)]).unwrap();
-    side.wait();
+    side.run(comm, &[side.work(call, 0, to)]);
     comm.check().unwrap();
     assert!(side.read(to, output) == expected, "{call:?}, rank {rank} of {size}");
     let mut problem = Problem::new(call.collective, size, call.count, call.data_type);
@@ -206,8 +213,7 @@ fn compare(comm: &Communicator, side: &Side, call: &Call) {
     };
     side.write(from, &data);
     comm.barrier().unwrap();
-    side.enqueue(comm, &[side.work(call, from, to)]).unwrap();
-    side.wait();
+    side.run(comm, &[side.work(call, from, to)]);
     assert!(side.read(to, output) == expected, "{call:?} in place, rank {rank} of {size}");
 }
 
@@ -253,9 +259,7 @@ fn every_collective(comm: &Communicator, side: &Side) {
             compare(comm, side, &call);
         }
     }
-    side.enqueue(comm, &[side.work(&Call::new(Collective::Barrier, DataType::U8, 0), 0, 0)])
-        .unwrap();
-    side.wait();
+    side.run(comm, &[side.work(&Call::new(Collective::Barrier, DataType::U8, 0), 0, 0)]);
     comm.barrier().unwrap();
 }
 
@@ -303,8 +307,7 @@ fn uneven(comm: &Communicator) {
     let sum = Call::new(Collective::AllReduce, DataType::U8, 24);
     side.write(0, &[1; 12]);
     let work = [side.work(&gather, 0, 64), side.work(&sum, 64, 128)];
-    side.enqueue(comm, &work).unwrap();
-    side.wait();
+    side.run(comm, &work);
     assert_eq!(side.read(128, 24), [3; 24]);
     comm.barrier().unwrap();
 }
@@ -387,8 +390,7 @@ fn a_factor_in_gpu_memory_goes_along() {
         };
         let scalar = Some(side.address().wrapping_byte_add(64).cast_const());
         let work = DeviceWork::Collective { call, input, output, scalar };
-        side.enqueue(comm, &[work]).unwrap();
-        side.wait();
+        side.run(comm, &[work]);
         assert_eq!(side.read(1024, 400), 4.0_f32.to_le_bytes().repeat(100));
         comm.barrier().unwrap();
     });
@@ -433,8 +435,7 @@ fn messages(comm: &Communicator, side: &Side) {
             }
             receive(length(peer, rank), fill(peer, rank));
         }
-        side.enqueue(comm, &work).unwrap();
-        side.wait();
+        side.run(comm, &work);
         comm.check().unwrap();
         for (peer, at, length, fill) in found {
             let whole = side.read(at, length).iter().all(|byte| *byte == fill);
@@ -463,6 +464,7 @@ fn groups_keep_their_order() {
         for step in 0..5_usize {
             work.push(side.work(&sum, step * 400_000, (step + 1) * 400_000));
         }
+        world::meet(comm);
         side.enqueue(comm, &work).unwrap();
         let last = side.address().wrapping_byte_add(5 * 400_000);
         let here = side.address().wrapping_byte_add(6 * 400_000);
@@ -473,6 +475,7 @@ fn groups_keep_their_order() {
             side.enqueue(comm, &[send, receive]).unwrap();
             side.enqueue(comm, &[again]).unwrap();
         }
+        world::meet(comm);
         side.wait();
         comm.check().unwrap();
         assert!(side.read(6 * 400_000, 400_000) == 64_u32.to_le_bytes().repeat(100_000));
@@ -605,8 +608,10 @@ fn captured(comm: &Communicator) {
             // SAFETY: the buffers are inside of the side's memory, and the stream is waited for below.
             unsafe { comm.enqueue(&[own.stream()], work) }.unwrap();
         };
+        world::meet(comm);
         // Pinned memory for messages is taken before: a capture takes none.
         put(&messages);
+        world::meet(comm);
         own.wait();
         let graph = own.capture(|| put(&all));
         // To make a graph may wait for kernels of the process (racecheck does), and those for this rank.
@@ -614,13 +619,16 @@ fn captured(comm: &Communicator) {
         graph.replay(5);
         // Proxies are asleep by now.
         std::thread::sleep(Duration::from_millis(20));
+        comm.barrier().unwrap();
         graph.replay(1);
     } else {
-        side.enqueue(comm, &messages).unwrap();
+        side.run(comm, &messages);
         comm.barrier().unwrap();
-        for _ in 0..6 {
+        for _ in 0..5 {
             side.enqueue(comm, &all).unwrap();
         }
+        comm.barrier().unwrap();
+        side.enqueue(comm, &all).unwrap();
     }
     comm.check().unwrap();
     let expected = 64_u32.to_le_bytes().repeat(count);
