@@ -596,7 +596,8 @@ fn captured(comm: &Communicator) {
     let side = Side::of(comm);
     let count = 200_000_usize;
     side.write(0, &1_u32.to_le_bytes().repeat(count));
-    let sum = side.work(&Call::new(Collective::AllReduce, DataType::U32, count as u64), 0, 0);
+    let call = Call::new(Collective::AllReduce, DataType::U32, count as u64);
+    let (sum, after) = (side.work(&call, 0, 0), side.work(&call, 0, BYTES / 4));
     let other = 1 - comm.rank();
     let at = |offset: usize| side.address().wrapping_byte_add(offset);
     let send = DeviceWork::Send { peer: other, address: at(0), bytes: 4 * count };
@@ -631,6 +632,9 @@ fn captured(comm: &Communicator) {
         side.enqueue(comm, &all).unwrap();
     }
     comm.check().unwrap();
+    // On another stream: behind what was launched, and not behind what was captured only.
+    side.run(comm, &[after]);
+    assert!(side.read(BYTES / 4, 4 * count) == 128_u32.to_le_bytes().repeat(count), "after");
     let expected = 64_u32.to_le_bytes().repeat(count);
     assert!(side.read(0, 4 * count) == expected, "sums");
     assert!(side.read(BYTES / 2, 4 * count) == expected, "messages");

@@ -293,6 +293,8 @@ struct Moment {
     std::mutex mutex;
     std::condition_variable changed;
     bool reached = false;
+    // Whether it is of a graph: no other stream can wait for it then, nor the host.
+    bool captured = false;
     std::chrono::steady_clock::time_point time;
 
     void wait() {
@@ -344,6 +346,7 @@ API cuEventRecord(Event* event, void* handle) {
     StreamRef stream;
     if (CUresult result = resolve(handle, stream)) return result;
     auto moment = std::make_shared<Moment>();
+    moment->captured = is_captured(stream);
     {
         std::lock_guard<std::mutex> lock(events_mutex);
         if (events().count(event) == 0 || event->context != stream->context) return INVALID_HANDLE;
@@ -364,6 +367,7 @@ API cuStreamWaitEvent(void* handle, Event* event, unsigned flags) {
     if (CUresult result = resolve(handle, stream)) return result;
     std::shared_ptr<Moment> moment;
     if (CUresult result = last_of(event, moment)) return result;
+    if (moment && moment->captured != is_captured(stream)) return CAPTURE_ISOLATION;
     if (moment) enqueue(stream, [moment] { moment->wait(); });
     return SUCCESS;
 }
@@ -372,6 +376,7 @@ API cuEventQuery(Event* event) {
     std::shared_ptr<Moment> moment;
     if (CUresult result = last_of(event, moment)) return result;
     if (!moment) return SUCCESS;
+    if (moment->captured) return CAPTURED_EVENT;
     std::lock_guard<std::mutex> lock(moment->mutex);
     return moment->reached ? SUCCESS : NOT_READY;
 }
@@ -379,6 +384,7 @@ API cuEventQuery(Event* event) {
 API cuEventSynchronize(Event* event) {
     std::shared_ptr<Moment> moment;
     if (CUresult result = last_of(event, moment)) return result;
+    if (moment && moment->captured) return CAPTURED_EVENT;
     if (moment) moment->wait();
     return SUCCESS;
 }
