@@ -230,6 +230,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "crates/ringway/tests/device/arithmetic.rs",
     "crates/ringway/tests/device/collectives.rs",
     "crates/ringway/tests/device/driver.rs",
+    "crates/ringway/tests/device/full.rs",
     "crates/ringway/tests/device/graph.rs",
     "crates/ringway/tests/device/kernels.rs",
     "crates/ringway/tests/device/processes.rs",

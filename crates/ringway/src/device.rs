@@ -15,8 +15,8 @@
 //! A launch waits for its peers' launches inside the kernel: nothing on the host waits, so calls go in
 //! stream order, and a captured graph can be replayed (all counters are in device memory).
 //!
-//! *Invariants:* blocks of a launch are few enough for those of all ranks of a GPU to run at once, or
-//! waiting kernels would keep out those they wait for; every wait in a kernel looks at the abort word.
+//! *Invariants:* blocks of all launches at work on a GPU are few enough to run at once, or waiting kernels would keep
+//! out those they wait for (`seats`); every wait in a kernel looks at the abort word.
 
 mod buffer;
 mod export;
@@ -28,6 +28,7 @@ mod order;
 mod program;
 mod rank;
 mod recent;
+mod seats;
 mod share;
 mod staged;
 mod station;

@@ -40,6 +40,56 @@ fn every_way_is_proved_for_every_number_of_ranks_and_blocks() {
     assert!(proved > 1000, "only {proved} plans");
 }
 
+/// A plan whose rank `r` does the lanes in `fewer(r)` lanes, one after another.
+fn crowded(mut plan: Plan, fewer: impl Fn(usize) -> usize, is_lowest_first: bool) -> Plan {
+    for (rank, part) in plan.ranks.iter_mut().enumerate() {
+        let mut lanes = vec![Vec::new(); fewer(rank).clamp(1, part.lanes.len().max(1))];
+        let count = lanes.len();
+        let mut all: Vec<_> = part.lanes.drain(..).enumerate().collect();
+        if !is_lowest_first && rank % 2 == 1 {
+            all.reverse();
+        }
+        for (lane, steps) in all {
+            lanes[lane % count].extend(steps);
+        }
+        part.lanes = lanes;
+    }
+    plan
+}
+
+#[test]
+fn ranks_with_fewer_blocks_than_others_are_proved() {
+    for ranks in [2, 3, 4, 8] {
+        for collective in Collective::ALL {
+            let mut problem = Problem::new(collective, ranks, 203, DataType::F32);
+            problem.level = Level::Shape;
+            for way in Way::ALL.into_iter().filter(|way| way.supports(&problem).is_ok()) {
+                for blocks in [2, 5, 7] {
+                    let whole = || way.plan(&problem, blocks);
+                    let plans = [
+                        crowded(whole(), |rank| 1 + rank, true),
+                        crowded(whole(), |rank| [1, 7, 3, 2][rank % 4], true),
+                        crowded(whole(), |_| 1, true),
+                    ];
+                    for plan in plans {
+                        if let Err(refusal) = verify(&plan, false) {
+                            panic!("{way} {problem:?}, {blocks} blocks: {refusal}");
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_that_begin_at_the_wrong_end_are_refused() {
+    let problem = Problem::new(Collective::AllReduce, 4, 203, DataType::F32);
+    let plan = crowded(Way::Buffers.plan(&problem, 5), |_| 1, false);
+    let refusal = verify(&plan, false).expect_err("each waits for what the other does last");
+    assert!(refusal.to_string().contains("wait"), "{refusal}");
+}
+
 #[test]
 fn counts_per_rank_are_proved() {
     let counts: std::sync::Arc<[u64]> = [5, 0, 70, 3].into();

@@ -19,6 +19,7 @@ pub(super) use self::handle::{DeviceMemory, Event, Function, OwnStream, PinnedMe
 use self::handle::{Entered, Relaxed};
 pub(super) use self::virtual_memory::{Mapped, Segment};
 use super::Fault;
+use super::seats::Seats;
 use crate::config::Config;
 use crate::error::Error;
 use crate::ffi::FfiError;
@@ -133,6 +134,8 @@ pub struct Gpu {
     pub(crate) uuid: [u8; 16],
     /// Its multiprocessors.
     pub(crate) processors: u32,
+    /// Who has kernels on them.
+    pub(super) seats: Seats,
     /// Most threads of a block.
     pub(crate) threads_most: u32,
     /// What kernels are compiled for: `sm_90`, `gfx942`.
@@ -251,6 +254,7 @@ impl Gpu {
             copies: std::ptr::null_mut(),
             uuid,
             processors: processors.max(1),
+            seats: Seats::new(processors.max(1)),
             threads_most,
             architecture,
             can_overlap,

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::Fault;
 use super::gpu::{Event, Gpu, Stream};
+use super::seats::Seat;
 use crate::control::Health;
 
 /// How long kernels may take to see that they are given up, unless they cannot run at all.
@@ -24,21 +25,31 @@ pub(super) struct Order {
     gpu: Arc<Gpu>,
     /// The stream of the last launches that were not captured, which `done` marks the end of.
     last: Option<Stream>,
-    done: Event,
+    done: Arc<Event>,
     event: Event,
+    /// Its places on the GPU.
+    seat: Seat,
     /// Whether launches between [`Order::begin`] and [`Order::end`] are captured. To ask takes time: it is asked once.
     captures: bool,
 }
 
 impl Order {
-    pub(super) fn new(gpu: &Arc<Gpu>) -> Result<Self, Fault> {
+    /// Of launches of so many blocks at most, on a GPU that so many processes use together.
+    pub(super) fn new(gpu: &Arc<Gpu>, most: u32, processes: u32) -> Result<Self, Fault> {
+        let done = Arc::new(gpu.event()?);
         Ok(Self {
             gpu: Arc::clone(gpu),
             last: None,
-            done: gpu.event()?,
+            seat: Seat::new(gpu, most, processes, &done),
+            done,
             event: gpu.event()?,
             captures: false,
         })
+    }
+
+    /// Takes places for a launch of so many blocks, which follows; says how many it may have.
+    pub(super) fn take(&self, blocks: u32) -> u32 {
+        self.seat.take(blocks, self.captures)
     }
 
     /// The stream to launch on: the first of some, behind what the others have so far and behind the
@@ -106,6 +117,7 @@ impl Order {
         if !self.captures {
             self.done.record(*stream)?;
             self.last = Some(*stream);
+            self.seat.mark();
         }
         Ok(())
     }

@@ -17,7 +17,7 @@ pub(super) const RANKS: usize = 32;
 const PLACES: usize = 72;
 /// Flags between two ranks: open and done, of collectives and of messages; `RW_FLAGS`.
 pub(super) const FLAGS: usize = 4;
-/// Bytes of a card that make a block worth while: less where cards of many ranks have little.
+/// Bytes of a card that make one more part worth while: less where cards of many ranks have little.
 pub(super) fn card_grain(ranks: u32) -> u64 {
     (crate::plan::mapped::card_bytes(ranks) / 16).clamp(256, 2 << 10).next_multiple_of(8)
 }
@@ -48,7 +48,7 @@ impl Place {
 #[derive(Clone, Copy, Debug, FromZeros, IntoBytes, Immutable, PartialEq, Eq)]
 pub(super) struct Op {
     amount: u64,
-    blocks: u16,
+    parts: u16,
     code: u8,
     flag: u8,
     call: u8,
@@ -88,8 +88,9 @@ pub(super) struct Launch {
     pub(super) book: u64,
     pub(super) rank: u32,
     pub(super) ranks: u32,
-    pub(super) blocks: u32,
-    ops: u32,
+    pub(super) parts_most: u32,
+    ops: u16,
+    parts: u16,
     /// Entries of the book that the station may not have yet: from, and up to.
     pub(super) named: u32,
     pub(super) names: u32,
@@ -133,8 +134,8 @@ pub(super) struct Program {
     ops: Vec<Op>,
     spans: Vec<Place>,
     pub(super) calls: usize,
-    /// Blocks of the step with the most.
-    pub(super) blocks: u32,
+    /// Parts of the step with the most.
+    pub(super) parts: u32,
 }
 
 /// A part of a program.
@@ -142,7 +143,8 @@ pub(super) struct Program {
 pub(super) struct Part<'a> {
     pub(super) plan: &'a RankPlan,
     pub(super) data_type: DataType,
-    pub(super) blocks: u32,
+    /// Parts of the launch among which its steps are shared out.
+    pub(super) parts: u32,
     /// Whether it is a message: its flags are others than those of collectives.
     pub(super) is_message: bool,
 }
@@ -171,7 +173,7 @@ pub(super) fn kind(collective: Collective, ranks: u32, data_type: DataType, op: 
 
 impl Program {
     pub(super) fn new(kind: Kind, ranks: u32) -> Self {
-        Self { kind, ranks, ops: Vec::new(), spans: Vec::new(), calls: 0, blocks: 1 }
+        Self { kind, ranks, ops: Vec::new(), spans: Vec::new(), calls: 0, parts: 1 }
     }
 
     /// Writes down the steps of a call; says whether there was room. Where there was none the program is as it was.
@@ -205,7 +207,7 @@ impl Program {
             self.calls = before.2;
             return false;
         }
-        self.blocks = self.blocks.max(part.blocks);
+        self.parts = self.parts.max(part.parts);
         true
     }
 
@@ -227,7 +229,7 @@ impl Program {
             self.calls -= other.calls;
             return false;
         }
-        self.blocks = self.blocks.max(other.blocks);
+        self.parts = self.parts.max(other.parts);
         true
     }
 
@@ -250,7 +252,8 @@ impl Program {
     /// Puts the steps into the argument of a launch.
     pub(super) fn write(&self, launch: &mut Launch) {
         let (steps, places) = (self.steps(), self.places());
-        launch.ops = u32::try_from(self.ops.len()).unwrap_or(0);
+        launch.ops = u16::try_from(self.ops.len()).unwrap_or(0);
+        launch.parts = u16::try_from(self.parts).unwrap_or(u16::MAX);
         if let Kind::Fold { op, .. } = self.kind {
             launch.op = u32::from(super::kernels::code(op));
         }
@@ -300,7 +303,7 @@ impl Writer<'_, '_> {
     fn blank(&self) -> Op {
         Op {
             code: 0,
-            blocks: u16::try_from(self.part.blocks).unwrap_or(u16::MAX),
+            parts: u16::try_from(self.part.parts).unwrap_or(u16::MAX),
             amount: 0,
             first: 0,
             sources: 0,
@@ -413,7 +416,7 @@ mod tests {
         let plan = way.build(&problem, rank);
         let kind = kind(collective, ranks, DataType::F32, ReduceOp::Sum);
         let mut program = Program::new(kind, ranks);
-        let part = Part { plan: &plan, data_type: DataType::F32, blocks: 3, is_message: false };
+        let part = Part { plan: &plan, data_type: DataType::F32, parts: 3, is_message: false };
         assert!(program.add(&part), "{collective} of {ranks} ranks does not fit");
         program
     }
@@ -449,17 +452,9 @@ mod tests {
         assert_eq!(size_of::<Op>(), 16);
         let place = Place::new(0x0605_0403_0201, 7, 8).unwrap();
         assert_eq!(place.as_bytes(), [1, 2, 3, 4, 5, 6, 7, 8]);
-        let (amount, blocks) = (0x0807_0605_0403_0201, 0x0a09);
-        let op = Op {
-            amount,
-            blocks,
-            code: 11,
-            flag: 12,
-            call: 13,
-            first: 14,
-            sources: 15,
-            targets: 16,
-        };
+        let (amount, parts) = (0x0807_0605_0403_0201, 0x0a09);
+        let op =
+            Op { amount, parts, code: 11, flag: 12, call: 13, first: 14, sources: 15, targets: 16 };
         assert_eq!(op.as_bytes().to_vec(), (1..=16).collect::<Vec<u8>>());
         assert_eq!(size_of::<Buffers>(), 48);
         assert_eq!(std::mem::offset_of!(Launch, rest), HEAD);
@@ -508,7 +503,7 @@ mod tests {
     fn what_does_not_fit_leaves_the_program_as_it_was() {
         let problem = Problem::new(Collective::AllToAll, 32, 8, DataType::U8);
         let plan = Way::Buffers.build(&problem, 0);
-        let part = Part { plan: &plan, data_type: DataType::U8, blocks: 1, is_message: false };
+        let part = Part { plan: &plan, data_type: DataType::U8, parts: 1, is_message: false };
         let mut program = Program::new(Kind::Copy, 32);
         assert!(program.add(&part));
         let before = program.clone();
@@ -524,7 +519,7 @@ mod tests {
         for (count, fits) in [((1 << 48) - 1, true), (1 << 48, false)] {
             let problem = Problem::new(Collective::AllGather, 2, count, DataType::U8);
             let plan = Way::Buffers.build(&problem, 1);
-            let part = Part { plan: &plan, data_type: DataType::U8, blocks: 1, is_message: false };
+            let part = Part { plan: &plan, data_type: DataType::U8, parts: 1, is_message: false };
             let mut program = Program::new(Kind::Copy, 2);
             assert_eq!(program.add(&part), fits, "{count}");
         }
@@ -550,7 +545,7 @@ mod tests {
             let mut program = Program::new(Kind::Copy, ranks);
             for _ in 0..messages(ranks) {
                 for plan in [&send, &receive] {
-                    let part = Part { plan, data_type: DataType::U8, blocks: 1, is_message: true };
+                    let part = Part { plan, data_type: DataType::U8, parts: 1, is_message: true };
                     assert!(program.add(&part), "{ranks} ranks");
                 }
             }
@@ -559,12 +554,12 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_are_appended_keep_their_places_and_blocks() {
+    fn calls_that_are_appended_keep_their_places_and_parts() {
         let first = program(Collective::AllReduce, 4, 1000, Way::Buffers);
-        let second = Program { blocks: 9, ..program(Collective::AllReduce, 4, 77, Way::Buffers) };
+        let second = Program { parts: 9, ..program(Collective::AllReduce, 4, 77, Way::Buffers) };
         let mut both = first.clone();
         assert!(both.append(&second));
-        assert_eq!((both.calls, both.blocks), (2, 9));
+        assert_eq!((both.calls, both.parts), (2, 9));
         let (ops, spans) = (first.ops.len(), first.spans.len());
         for (appended, own) in both.ops[ops..].iter().zip(&second.ops) {
             assert_eq!(appended.call, own.call + 1);
@@ -583,7 +578,7 @@ mod tests {
         let plan = crate::plan::mapped::receive(1, 100);
         let flags = |is_message| {
             let mut program = Program::new(Kind::Copy, 2);
-            let part = Part { plan: &plan, data_type: DataType::U8, blocks: 1, is_message };
+            let part = Part { plan: &plan, data_type: DataType::U8, parts: 1, is_message };
             assert!(program.add(&part));
             let meets = program.ops.iter().filter(|op| op.code == SIGNAL || op.code == WAIT);
             meets.map(|op| op.flag).collect::<Vec<_>>()

@@ -4,14 +4,15 @@ mod meet;
 mod message;
 
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use zerocopy::FromZeros;
 
 use self::meet::{
-    Introduction, Location, Outcome, agree, agreed, exchange, handle_of, process, refused,
+    Introduction, Location, Outcome, agree, agreed, exchange, handle_of, process, processes,
+    refused,
 };
 use super::Fault;
 use super::export::{self, Exports, Import, Named};
@@ -34,11 +35,11 @@ use crate::plan::problem::Problem;
 use crate::plan::types::{Collective, DataType, Rank, ReduceOp};
 use crate::reduce::Scalar;
 
-/// Bytes of a rank's share that one more block is worth.
-const BLOCK_BYTES: u64 = 16 << 10;
+/// Bytes of a rank's share that one more part is worth.
+const PART_BYTES: u64 = 16 << 10;
 
-/// Blocks of a launch where a GPU serves one rank: enough for its links.
-const BLOCKS_MOST: u32 = 64;
+/// Parts of a launch where a GPU serves one rank: enough for its links.
+const PARTS_MOST: u32 = 64;
 
 /// All-gather of one blob from each rank.
 type Exchange<'a> = &'a dyn Fn(&[u8]) -> Result<Vec<Vec<u8>>>;
@@ -61,34 +62,6 @@ impl std::fmt::Debug for Setup<'_> {
     }
 }
 
-/// Communicators of this process on each GPU.
-static USERS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
-
-/// Counts a communicator on a GPU while it lives.
-#[derive(Debug)]
-struct User(i32);
-
-impl User {
-    fn count(ordinal: i32) -> u32 {
-        let users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
-        u32::try_from(users.iter().filter(|user| **user == ordinal).count()).unwrap_or(u32::MAX)
-    }
-
-    fn new(ordinal: i32) -> Self {
-        USERS.lock().unwrap_or_else(PoisonError::into_inner).push(ordinal);
-        Self(ordinal)
-    }
-}
-
-impl Drop for User {
-    fn drop(&mut self) {
-        let mut users = USERS.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(place) = users.iter().position(|user| *user == self.0) {
-            users.swap_remove(place);
-        }
-    }
-}
-
 /// A rank that is ready but for what the others say.
 #[derive(Debug)]
 struct Prepared {
@@ -102,7 +75,6 @@ struct Prepared {
 struct Learned {
     key: Key,
     function: Function,
-    blocks: u32,
     program: Program,
     launch: Box<Launch>,
     way: Way,
@@ -136,7 +108,6 @@ pub(crate) struct DeviceRank {
     /// Ends before the memory it looks at.
     watch: Watch,
     _stations: Vec<Import>,
-    _user: User,
 }
 
 impl DeviceRank {
@@ -153,7 +124,6 @@ impl DeviceRank {
                 ordinal: gpu.ordinal(),
                 uuid: gpu.uuid,
                 processors: gpu.processors,
-                others: User::count(gpu.ordinal()),
             },
             Err(why) => Introduction {
                 refusal: Some(why.clone()),
@@ -161,7 +131,6 @@ impl DeviceRank {
                 ordinal: 0,
                 uuid: [0; 16],
                 processors: 1,
-                others: 0,
             },
         };
         let all: Vec<Introduction> = exchange(setup, &own)?;
@@ -194,7 +163,6 @@ impl DeviceRank {
         layout: Layout,
         all: &[Introduction],
     ) -> std::result::Result<Prepared, Fault> {
-        let user = User::new(gpu.ordinal());
         let own_process = process();
         let crosses = all.iter().any(|one| one.process != own_process);
         // Every rank takes part in the exchange, whatever went wrong before.
@@ -272,12 +240,11 @@ impl DeviceRank {
             exports,
             learned: Vec::new(),
             template,
-            order: Order::new(gpu)?,
+            order: Order::new(gpu, layout.parts, processes(all, gpu.uuid))?,
             limit: setup.config.timeout,
             watch: Watch::start(&shared)?,
             shared,
             _stations: imports,
-            _user: user,
         };
         Ok(Prepared { rank, trial, unreached })
     }
@@ -307,7 +274,7 @@ impl DeviceRank {
              processes{descriptors}",
             self.gpu.ordinal(),
             self.gpu.name(),
-            layout.blocks
+            layout.parts
         )
     }
 
@@ -365,10 +332,10 @@ impl DeviceRank {
             _ => mapped::choose(&problem, layout.card_bytes()).map_err(Error::usage)?,
         };
         let plan = way.build(&problem, self.rank);
-        let blocks = blocks(&problem, way, layout);
+        let parts = parts(&problem, way, layout);
         let kind = kind(call.collective, self.ranks, call.data_type, call.op);
         let mut program = Program::new(kind, self.ranks);
-        let part = Part { plan: &plan, data_type: call.data_type, blocks, is_message: false };
+        let part = Part { plan: &plan, data_type: call.data_type, parts, is_message: false };
         if !program.add(&part) {
             return Err(Error::internal(format!("{} does not fit a launch", call.collective)));
         }
@@ -383,7 +350,6 @@ impl DeviceRank {
         self.learned.push(Learned {
             key,
             function,
-            blocks,
             program,
             launch,
             way,
@@ -430,7 +396,8 @@ impl DeviceRank {
             let learned = &mut self.learned[place];
             learned.launch.set_calls(&[buffers]);
             self.shared.recent.note(What::of(call));
-            let shape = (learned.blocks, self.kernels.threads(learned.program.kind));
+            let blocks = self.order.take(learned.program.parts);
+            let shape = (blocks, self.kernels.threads(learned.program.kind));
             let function = learned.function;
             (learned.launch.named, learned.launch.names) = self.exports.fresh();
             launch(&self.gpu, function, shape, stream, &learned.launch)?;
@@ -469,7 +436,8 @@ impl DeviceRank {
         argument.set_calls(&calls);
         (argument.named, argument.names) = self.exports.fresh();
         self.shared.recent.note(what);
-        let shape = (program.blocks, self.kernels.threads(program.kind));
+        let blocks = self.order.take(program.parts);
+        let shape = (blocks, self.kernels.threads(program.kind));
         launch(&self.gpu, function, shape, stream, &argument)?;
         self.launched();
         Ok(())
@@ -563,15 +531,15 @@ fn launch(
     unsafe { gpu.launch(function, shape, stream, argument) }
 }
 
-/// Blocks of a call; the same on all ranks.
-fn blocks(problem: &Problem, way: Way, layout: Layout) -> u32 {
+/// Parts of a call; the same on all ranks.
+fn parts(problem: &Problem, way: Way, layout: Layout) -> u32 {
     let size = problem.data_type.size() as u64;
     let ranks = u64::from(problem.ranks);
     if way == Way::Cards {
         let most = (0..problem.ranks).map(|rank| problem.input_count(rank)).max().unwrap_or(0);
         let bytes = (most * size).max(1);
-        let blocks = bytes.div_ceil(super::program::card_grain(problem.ranks));
-        return u32::try_from(blocks).unwrap_or(layout.blocks).min(layout.blocks);
+        let parts = bytes.div_ceil(super::program::card_grain(problem.ranks));
+        return u32::try_from(parts).unwrap_or(layout.parts).min(layout.parts);
     }
     let block = (0..problem.ranks).map(|rank| problem.block(rank).count).max().unwrap_or(0);
     let values = match problem.collective {
@@ -580,12 +548,12 @@ fn blocks(problem: &Problem, way: Way, layout: Layout) -> u32 {
         Collective::AllToAll => block * ranks,
         _ => block,
     };
-    share_blocks(values * size, layout.blocks)
+    share_parts(values * size, layout.parts)
 }
 
-/// Blocks for a share of so many bytes.
-fn share_blocks(bytes: u64, most: u32) -> u32 {
-    u32::try_from(bytes.div_ceil(BLOCK_BYTES)).unwrap_or(most).clamp(1, most)
+/// Parts for a share of so many bytes.
+fn share_parts(bytes: u64, most: u32) -> u32 {
+    u32::try_from(bytes.div_ceil(PART_BYTES)).unwrap_or(most).clamp(1, most)
 }
 
 /// What a call is, in 32 bits: ranks compare it.

@@ -63,7 +63,7 @@ pub(crate) const CHANNELS_MOST: usize = SLOTS_MOST / SLOTS;
 
 /// Bytes of messages that one more block is worth, and blocks at most.
 const BLOCK_BYTES: u64 = 64 << 10;
-const BLOCKS_MOST: u64 = 8;
+const BLOCKS_MOST: u32 = 8;
 
 /// A message on host memory.
 #[derive(Clone, Copy, Debug)]
@@ -197,13 +197,14 @@ impl StagedRank {
             Some(gpu) => {
                 let desk = Arc::new(Desk::new(&gpu, &channels, health)?);
                 direct = direct.and_then(|_| desk.take_direct().map(Some));
+                let most = u32::try_from(desk.slot_count).unwrap_or(u32::MAX).max(BLOCKS_MOST);
                 let mut kernels = Kernels::new(&gpu, config);
                 // Now, not in a capture.
                 kernels.get(Kind::Staged)?;
                 kernels.get(Kind::Messages)?;
                 Some(Device {
                     kernels,
-                    order: Order::new(&gpu)?,
+                    order: Order::new(&gpu, most, 1)?,
                     proxies: Threads::proxies(&desk, &channels, rank)?,
                     desk,
                     gpu,
@@ -409,7 +410,11 @@ impl Device {
             value_bytes: u32::try_from(call.data_type.size()).unwrap_or(1),
             own,
         };
-        let blocks = shape.chunks.min(slot_count);
+        let blocks = match self.order.take(shape.chunks.min(slot_count)) {
+            all if all == shape.chunks => all,
+            // No two blocks have chunks of the same slot.
+            some => (1..=some).rev().find(|blocks| slot_count.is_multiple_of(*blocks)).unwrap_or(1),
+        };
         self.launch(Kind::Staged, (blocks, shape.chunks as usize), stream, &argument)
     }
 
@@ -447,8 +452,8 @@ impl Device {
                 unused: 0,
                 list,
             };
-            let blocks = bytes.div_ceil(BLOCK_BYTES).clamp(1, BLOCKS_MOST);
-            let blocks = u32::try_from(blocks).unwrap_or(1);
+            let blocks = bytes.div_ceil(BLOCK_BYTES).clamp(1, BLOCKS_MOST.into());
+            let blocks = self.order.take(u32::try_from(blocks).unwrap_or(1));
             self.launch(Kind::Messages, (blocks, 1), stream, &argument)?;
         }
         Ok(())

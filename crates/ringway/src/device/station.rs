@@ -27,8 +27,8 @@ const STATE_BYTES: u64 = 8 * FLAGS as u64 + 32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) ranks: u32,
-    /// Blocks of a launch at most.
-    pub(super) blocks: u32,
+    /// Parts of a launch at most.
+    pub(super) parts: u32,
     state: u64,
     cards: u64,
     card_bytes: u64,
@@ -37,19 +37,19 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    pub(super) fn new(ranks: u32, blocks: u32) -> Self {
-        let pairs = u64::from(ranks) * u64::from(blocks);
+    pub(super) fn new(ranks: u32, parts: u32) -> Self {
+        let pairs = u64::from(ranks) * u64::from(parts);
         let state = pairs * FLAGS as u64 * RECORD_BYTES;
-        // Behind the states the numbers of the cards, a word for each block.
-        let cards = (state + pairs * STATE_BYTES + u64::from(blocks) * 4).next_multiple_of(256);
-        // Every block has a part of a card to itself, and packets are twice as long as what they hold.
-        let part = mapped::card_bytes(ranks).div_ceil(blocks.into()).max(card_grain(ranks));
-        let packets = 2 * part.next_multiple_of(8) * u64::from(blocks);
+        // Behind the states the numbers of the cards, a word for each part.
+        let cards = (state + pairs * STATE_BYTES + u64::from(parts) * 4).next_multiple_of(256);
+        // Every part has its share of a card to itself, and packets are twice as long as what they hold.
+        let share = mapped::card_bytes(ranks).div_ceil(parts.into()).max(card_grain(ranks));
+        let packets = 2 * share.next_multiple_of(8) * u64::from(parts);
         // Two sets of cards in turn. In front of the maps are the numbers of launches.
         let maps = cards + 2 * u64::from(ranks) * packets + 256;
         let book = maps + u64::from(ranks) * (ENTRIES * 8) as u64;
         let bytes = book + (ENTRIES * ENTRY_BYTES) as u64;
-        Self { ranks, blocks, state, cards, card_bytes: packets, maps, bytes }
+        Self { ranks, parts, state, cards, card_bytes: packets, maps, bytes }
     }
 
     /// Bytes a rank can show on a card.
@@ -69,7 +69,7 @@ impl Layout {
         launch.maps = self.maps;
         launch.card_bytes = self.card_bytes;
         launch.ranks = self.ranks;
-        launch.blocks = self.blocks;
+        launch.parts_most = self.parts;
     }
 }
 
@@ -210,13 +210,13 @@ mod tests {
 
     /// Every part of a station, as first byte and the one behind the last, in the order of the picture.
     fn parts(layout: &Layout) -> [(u64, u64); 5] {
-        let Layout { ranks, blocks, state, cards, card_bytes, maps, bytes } = *layout;
-        let pairs = u64::from(ranks) * u64::from(blocks);
+        let Layout { ranks, parts, state, cards, card_bytes, maps, bytes } = *layout;
+        let pairs = u64::from(ranks) * u64::from(parts);
         // Where kernels look for it.
         let book = maps + u64::from(ranks) * ENTRIES as u64 * 8;
         [
             (0, pairs * FLAGS as u64 * RECORD_BYTES),
-            (state, state + pairs * STATE_BYTES + 4 * u64::from(blocks)),
+            (state, state + pairs * STATE_BYTES + 4 * u64::from(parts)),
             // Two sets; the numbers of launches are in front of the maps.
             (cards, cards + 2 * u64::from(ranks) * card_bytes + 8),
             (maps, maps + u64::from(ranks) * ENTRIES as u64 * 8),
@@ -227,16 +227,16 @@ mod tests {
     #[test]
     fn parts_of_a_station_do_not_overlap_and_are_aligned() {
         for ranks in 1..=mapped::RANKS_MAX {
-            for blocks in [1, 2, 3, 4, 7, 16, 33, 64] {
-                let layout = Layout::new(ranks, blocks);
+            for most in [1, 2, 3, 4, 7, 16, 33, 64] {
+                let layout = Layout::new(ranks, most);
                 let parts = parts(&layout);
                 for pair in parts.windows(2) {
-                    assert!(pair[0].1 <= pair[1].0, "{ranks} ranks, {blocks} blocks: {parts:?}");
+                    assert!(pair[0].1 <= pair[1].0, "{ranks} ranks, {most} parts: {parts:?}");
                 }
                 assert!(parts.iter().all(|(start, _)| start.is_multiple_of(8)), "{parts:?}");
                 // Packets are 16 bytes, and written so.
                 assert!(layout.cards.is_multiple_of(16), "{layout:?}");
-                assert!(layout.card_bytes.is_multiple_of(16 * u64::from(blocks)), "{layout:?}");
+                assert!(layout.card_bytes.is_multiple_of(16 * u64::from(most)), "{layout:?}");
             }
         }
     }
@@ -251,12 +251,12 @@ mod tests {
     }
 
     #[test]
-    fn every_block_has_room_for_its_part_of_a_card() {
+    fn every_part_has_room_for_its_share_of_a_card() {
         for ranks in 1..=mapped::RANKS_MAX {
-            for blocks in [1, 2, 3, 7, 16, 33, 64] {
-                let layout = Layout::new(ranks, blocks);
+            for most in [1, 2, 3, 7, 16, 33, 64] {
+                let layout = Layout::new(ranks, most);
                 assert!(layout.card_bytes() >= mapped::card_bytes(ranks), "{layout:?}");
-                assert!(layout.card_bytes() >= card_grain(ranks) * u64::from(blocks), "{layout:?}");
+                assert!(layout.card_bytes() >= card_grain(ranks) * u64::from(most), "{layout:?}");
             }
         }
     }
@@ -268,6 +268,6 @@ mod tests {
         layout.write(&mut launch);
         let told = (launch.state, launch.cards, launch.maps, launch.card_bytes);
         assert_eq!(told, (layout.state, layout.cards, layout.maps, layout.card_bytes));
-        assert_eq!((launch.ranks, launch.blocks), (5, 3));
+        assert_eq!((launch.ranks, launch.parts_most), (5, 3));
     }
 }

@@ -8,6 +8,7 @@ mod collectives;
 mod driver;
 #[path = "../fakes/fakes.rs"]
 mod fakes;
+mod full;
 mod graph;
 mod kernels;
 mod processes;

@@ -149,6 +149,8 @@ pub(in crate::device) struct Event {
 
 // SAFETY: events may be used from any thread.
 unsafe impl Send for Event {}
+// SAFETY: as above; the driver takes its own locks.
+unsafe impl Sync for Event {}
 
 impl Event {
     /// Marks what is enqueued on the stream so far.

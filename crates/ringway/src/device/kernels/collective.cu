@@ -1,8 +1,10 @@
 // One launch: the program of a rank's part of one or several calls, run by every block.
 //
 // The Rust side (device/program.rs) writes the program and lays out the structures below; both sides must
-// agree to the byte. arithmetic.h and memory.h stand in front of this file. Blocks work side by side: block b does its
-// part of each step, and its signals meet those of block b of other ranks.
+// agree to the byte. arithmetic.h and memory.h stand in front of this file. The work of a launch has as many parts on all
+// ranks: part p has its share of each step, and its signals meet those of part p of other ranks. A block does one part, or,
+// where the GPU has no place for so many blocks, several, one after another from the lowest: the lowest part that is not
+// done is at work on every rank, however many blocks each has.
 //
 // Memory that other ranks write is read with acquire or volatile loads only, and every wait looks at the
 // abort word, so that a launch ends when its communicator does.
@@ -31,7 +33,7 @@ struct rw_span {
 
 struct rw_op {
   u64 amount;     // peers, a bit each (signal, wait); values (fold, show)
-  u16 blocks;     // blocks that take part
+  u16 parts;      // parts of the launch that have a share of it
   u8 code;
   u8 flag;
   u8 call;
@@ -60,11 +62,13 @@ struct rw_launch {
   u64 station;         // this rank's own
   u64 report;
   u64 state, cards, maps;      // offsets in a station
-  u64 card_bytes;      // of one rank's packets of one slot, in as many parts as there are blocks
+  u64 card_bytes;      // of one rank's packets of one slot, of all parts
   u64 foreign;         // ranks of other processes, a bit each
   u64 near;            // ranks on the same GPU, a bit each
   u64 book;            // what this rank names to other processes, in pinned memory
-  u32 rank, ranks, blocks, ops;
+  u32 rank, ranks;
+  u32 parts_most;      // of any launch: stations are laid out for so many
+  u16 ops, parts;
   u32 named, names;    // entries that the station may not have yet: from, and up to
   u32 op;              // the operation, where the kernel is for all
   u16 steps, places;   // where they begin in what follows
@@ -79,7 +83,7 @@ RW_FN const rw_call &rw_call_at(const rw_launch &launch, u32 call) { return ((co
 RW_FN const rw_op &rw_op_at(const rw_launch &launch, u32 step) { return ((const rw_op *)(launch.rest + launch.steps))[step]; }
 RW_FN const rw_span &rw_span_at(const rw_launch &launch, u32 place) { return ((const rw_span *)(launch.rest + launch.places))[place]; }
 
-// What a block remembers of a peer from one launch to the next.
+// What a part remembers of a peer from one launch to the next.
 struct rw_state {
   u32 sent[RW_FLAGS];
   u32 seen[RW_FLAGS];
@@ -93,6 +97,7 @@ struct rw_block {
   u64 inputs[RW_RANKS], outputs[RW_RANKS], scalars[RW_RANKS];
   rw_state state[RW_RANKS];
   u64 pointers[RW_PLACES];      // of the step at work
+  u32 part;            // at work
   u32 epoch;           // of cards
   u32 number;          // of this launch, in block 0
   u32 told;            // whether the host was told of a wait
@@ -101,17 +106,15 @@ struct rw_block {
 
 RW_FN rw_report *rw_report_of(const rw_launch &launch) { return (rw_report *)launch.report; }
 
-RW_FN rw_record *rw_record_at(const rw_launch &launch, u64 station, u32 from, u32 flag) {
-  return (rw_record *)station + ((u64)(from * RW_FLAGS + flag) * launch.blocks + blockIdx.x);
+RW_FN rw_record *rw_record_at(const rw_launch &launch, u32 part, u64 station, u32 from, u32 flag) {
+  return (rw_record *)station + ((u64)(from * RW_FLAGS + flag) * launch.parts_most + part);
 }
 
-RW_FN rw_state *rw_state_at(const rw_launch &launch, u32 peer) {
-  return (rw_state *)(launch.station + launch.state) + (u64)peer * launch.blocks + blockIdx.x;
+RW_FN rw_state *rw_state_at(const rw_launch &launch, u32 part, u32 peer) {
+  return (rw_state *)(launch.station + launch.state) + (u64)peer * launch.parts_most + part;
 }
 
-RW_FN u32 *rw_epoch_at(const rw_launch &launch) {
-  return (u32 *)(rw_state_at(launch, launch.ranks) - blockIdx.x) + blockIdx.x;
-}
+RW_FN u32 *rw_epoch_at(const rw_launch &launch, u32 part) { return (u32 *)rw_state_at(launch, 0, launch.ranks) + part; }
 
 // Launches that began, and that ended.
 RW_FN u32 *rw_launches(const rw_launch &launch) { return (u32 *)(launch.station + launch.maps) - 2; }
@@ -165,7 +168,7 @@ RW_FN u64 rw_own_scalar(const rw_call &call) {
 RW_FN void rw_signal(const rw_launch &launch, rw_block &block, const rw_op &op, u32 peer, bool quiet) {
   const rw_call &call = rw_call_at(launch, op.call);
   u32 count = ++block.state[peer].sent[op.flag];
-  rw_record *record = rw_record_at(launch, rw_station_of(launch, peer), launch.rank, op.flag);
+  rw_record *record = rw_record_at(launch, block.part, rw_station_of(launch, peer), launch.rank, op.flag);
   if ((op.flag & 1) == 0) {
     bool foreign = launch.foreign >> peer & 1;
     u64 check = (u64)count << 56;
@@ -216,7 +219,7 @@ RW_FN bool rw_translate(const rw_launch &launch, rw_block &block, u32 peer, u64 
 RW_FN bool rw_wait(const rw_launch &launch, rw_block &block, const rw_op &op, u32 peer) {
   const rw_call &call = rw_call_at(launch, op.call);
   u32 count = ++block.state[peer].seen[op.flag];
-  const rw_record *record = rw_record_at(launch, launch.station, peer, op.flag);
+  const rw_record *record = rw_record_at(launch, block.part, launch.station, peer, op.flag);
   bool opens = (op.flag & 1) == 0;
   for (u32 spins = 0;; spins++) {
     // All at once: a look takes long.
@@ -253,9 +256,9 @@ RW_FN u64 rw_address(const rw_launch &launch, const rw_block &block, const rw_op
 }
 
 // Packets of a peer's card that this block reads, or of this rank's card at a peer.
-RW_FN u8 *rw_packets(const rw_launch &launch, u64 station, u32 from, u32 epoch) {
-  u64 slot = (u64)(epoch & 1) * launch.ranks + from;
-  return (u8 *)station + launch.cards + slot * launch.card_bytes + launch.card_bytes / launch.blocks * blockIdx.x;
+RW_FN u8 *rw_packets(const rw_launch &launch, const rw_block &block, u64 station, u32 from) {
+  u64 slot = (u64)(block.epoch & 1) * launch.ranks + from;
+  return (u8 *)station + launch.cards + slot * launch.card_bytes + launch.card_bytes / launch.parts_most * block.part;
 }
 
 // 8 bytes of plain memory of which `bytes` are there, at any address.
@@ -274,21 +277,21 @@ RW_FN void rw_store_unit(u8 *to, u64 unit, u32 bytes) {
   for (u32 i = 0; i < bytes && i < 8; i++) to[i] = (u8)(unit >> (8 * i));
 }
 
-// This block's part of a card: units from `first`, in bytes of the whole.
-struct rw_part {
+// What this block has of a card: units from `first`, in bytes of the whole.
+struct rw_share {
   u64 bytes, first;
   u32 units;
 };
 
-RW_FN rw_part rw_part_of(const rw_op &op, u64 bytes) {
-  u64 all = (bytes + 7) / 8, each = (all + op.blocks - 1) / op.blocks, before = each * blockIdx.x;
-  rw_part part = {bytes, before * 8, before < all ? (u32)(all - before < each ? all - before : each) : 0};
-  return part;
+RW_FN rw_share rw_share_of(const rw_block &block, const rw_op &op, u64 bytes) {
+  u64 all = (bytes + 7) / 8, each = (all + op.parts - 1) / op.parts, before = each * block.part;
+  rw_share share = {bytes, before * 8, before < all ? (u32)(all - before < each ? all - before : each) : 0};
+  return share;
 }
 
 // Bytes of a unit that are there.
-RW_FN u32 rw_unit_bytes(const rw_part &part, u32 unit) {
-  u64 left = part.bytes - (part.first + (u64)unit * 8);
+RW_FN u32 rw_unit_bytes(const rw_share &share, u32 unit) {
+  u64 left = share.bytes - (share.first + (u64)unit * 8);
   return left < 8 ? (u32)left : 8;
 }
 
@@ -301,17 +304,17 @@ RW_FN u32 rw_mark(const rw_launch &launch, const rw_block &block, const rw_op &o
 }
 
 template <int TRIPS>
-RW_FN void rw_show_units(const rw_launch &launch, const rw_block &block, const rw_op &op, const rw_part &part, const u8 *source, u32 unit) {
+RW_FN void rw_show_units(const rw_launch &launch, const rw_block &block, const rw_op &op, const rw_share &share, const u8 *source, u32 unit) {
   u32 mark = rw_mark(launch, block, op);
   u64 values[TRIPS];
 #pragma unroll
   for (int trip = 0; trip < TRIPS; trip++) {
     u32 at = unit + trip * blockDim.x;
-    values[trip] = rw_load_unit(source + part.first + (u64)at * 8, rw_unit_bytes(part, at));
+    values[trip] = rw_load_unit(source + share.first + (u64)at * 8, rw_unit_bytes(share, at));
   }
   for (u32 distance = 1; distance < launch.ranks; distance++) {
     u32 peer = (launch.rank + distance) % launch.ranks;
-    u8 *to = rw_packets(launch, rw_station_of(launch, peer), launch.rank, block.epoch);
+    u8 *to = rw_packets(launch, block, rw_station_of(launch, peer), launch.rank);
 #pragma unroll
     for (int trip = 0; trip < TRIPS; trip++) {
       rw_words packet = {(u32)values[trip], block.epoch, (u32)(values[trip] >> 32), mark};
@@ -322,17 +325,17 @@ RW_FN void rw_show_units(const rw_launch &launch, const rw_block &block, const r
 
 RW_FN void rw_show(const rw_launch &launch, const rw_block &block, const rw_op &op, u32 size) {
   const u8 *source = (const u8 *)rw_address(launch, block, op, rw_span_at(launch, op.first));
-  rw_part part = rw_part_of(op, op.amount * size);
+  rw_share share = rw_share_of(block, op, op.amount * size);
   u32 unit = threadIdx.x;
-  for (; unit + (RW_ABREAST - 1) * blockDim.x < part.units; unit += RW_ABREAST * blockDim.x)
-    rw_show_units<RW_ABREAST>(launch, block, op, part, source, unit);
-  for (; unit < part.units; unit += blockDim.x) rw_show_units<1>(launch, block, op, part, source, unit);
+  for (; unit + (RW_ABREAST - 1) * blockDim.x < share.units; unit += RW_ABREAST * blockDim.x)
+    rw_show_units<RW_ABREAST>(launch, block, op, share, source, unit);
+  for (; unit < share.units; unit += blockDim.x) rw_show_units<1>(launch, block, op, share, source, unit);
 }
 
 // Units of a peer's card, once they are there.
 template <int TRIPS>
 RW_FN bool rw_see(const rw_launch &launch, rw_block &block, const rw_op &op, u32 peer, u32 unit, u64 *values) {
-  const u8 *from = rw_packets(launch, launch.station, peer, block.epoch);
+  const u8 *from = rw_packets(launch, block, launch.station, peer);
   const u32 mark = rw_mark(launch, block, op);
   for (u32 spins = 0;; spins++) {
     bool is_there = true;
@@ -447,7 +450,7 @@ RW_FN void rw_fold_packs(const rw_launch &launch, const rw_block &block, const r
 }
 
 RW_FN void rw_fold(const rw_launch &launch, const rw_block &block, const rw_op &op) {
-  u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)op.blocks * blockDim.x;
+  u64 thread = (u64)block.part * blockDim.x + threadIdx.x, threads = (u64)op.parts * blockDim.x;
   bool packed = block.unit == 16;
   u64 head = packed ? block.head / sizeof(Element) : op.amount;
   if (head > op.amount) head = op.amount;
@@ -460,7 +463,7 @@ RW_FN void rw_fold(const rw_launch &launch, const rw_block &block, const rw_op &
 
 // From cards: own values from the input, those of others as they arrive.
 template <int TRIPS>
-RW_FN bool rw_fold_units(const rw_launch &launch, rw_block &block, const rw_op &op, const rw_part &part, u32 unit) {
+RW_FN bool rw_fold_units(const rw_launch &launch, rw_block &block, const rw_op &op, const rw_share &share, u32 unit) {
   Accumulator sum[TRIPS][RW_PER_PACK];
   for (u32 source = 0; source < op.sources; source++) {
     const rw_span &span = rw_span_at(launch, op.first + source);
@@ -468,11 +471,11 @@ RW_FN bool rw_fold_units(const rw_launch &launch, rw_block &block, const rw_op &
     if (span.region == RW_CARD) {
       if (!rw_see<TRIPS>(launch, block, op, span.rank, unit, units)) return false;
     } else {
-      const u8 *from = (const u8 *)rw_address(launch, block, op, span) + part.first;
+      const u8 *from = (const u8 *)rw_address(launch, block, op, span) + share.first;
 #pragma unroll
       for (int trip = 0; trip < TRIPS; trip++) {
         u32 at = unit + trip * blockDim.x;
-        units[trip] = rw_load_unit(from + (u64)at * 8, rw_unit_bytes(part, at));
+        units[trip] = rw_load_unit(from + (u64)at * 8, rw_unit_bytes(share, at));
       }
     }
 #pragma unroll
@@ -488,25 +491,25 @@ RW_FN bool rw_fold_units(const rw_launch &launch, rw_block &block, const rw_op &
       }
     }
   }
-  u8 *to = (u8 *)rw_address(launch, block, op, rw_span_at(launch, op.first + op.sources)) + part.first;
+  u8 *to = (u8 *)rw_address(launch, block, op, rw_span_at(launch, op.first + op.sources)) + share.first;
 #pragma unroll
   for (int trip = 0; trip < TRIPS; trip++) {
 #pragma unroll
     for (int k = 0; k < RW_PER_PACK; k++) sum[trip][k] = k < RW_PER_PACK / 2 ? rw_finish(launch, sum[trip][k]) : (Accumulator)0;
     rw_pack result = rw_narrow_pack(sum[trip]);
     u32 at = unit + trip * blockDim.x;
-    rw_store_unit(to + (u64)at * 8, (u64)result.word[1] << 32 | result.word[0], rw_unit_bytes(part, at));
+    rw_store_unit(to + (u64)at * 8, (u64)result.word[1] << 32 | result.word[0], rw_unit_bytes(share, at));
   }
   return true;
 }
 
 RW_FN bool rw_fold_cards(const rw_launch &launch, rw_block &block, const rw_op &op) {
-  rw_part part = rw_part_of(op, op.amount * sizeof(Element));
+  rw_share share = rw_share_of(block, op, op.amount * sizeof(Element));
   u32 unit = threadIdx.x;
-  for (; unit + (RW_ABREAST - 1) * blockDim.x < part.units; unit += RW_ABREAST * blockDim.x)
-    if (!rw_fold_units<RW_ABREAST>(launch, block, op, part, unit)) return false;
-  for (; unit < part.units; unit += blockDim.x)
-    if (!rw_fold_units<1>(launch, block, op, part, unit)) return false;
+  for (; unit + (RW_ABREAST - 1) * blockDim.x < share.units; unit += RW_ABREAST * blockDim.x)
+    if (!rw_fold_units<RW_ABREAST>(launch, block, op, share, unit)) return false;
+  for (; unit < share.units; unit += blockDim.x)
+    if (!rw_fold_units<1>(launch, block, op, share, unit)) return false;
   return true;
 }
 
@@ -525,7 +528,7 @@ RW_FN void rw_copy_packs(const rw_block &block, const rw_op &op, u64 pack, u64 t
 
 // Copies: one source, one or several targets.
 RW_FN void rw_copy(const rw_block &block, const rw_op &op) {
-  u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)op.blocks * blockDim.x;
+  u64 thread = (u64)block.part * blockDim.x + threadIdx.x, threads = (u64)op.parts * blockDim.x;
   u64 unit = block.unit, head = block.head < op.amount ? block.head : op.amount;
   u64 units = (op.amount - head) / unit, tail = head + units * unit;
   const u8 *source = (const u8 *)block.pointers[0];
@@ -550,13 +553,13 @@ RW_FN void rw_copy(const rw_block &block, const rw_op &op) {
 }
 
 template <int TRIPS>
-RW_FN bool rw_copy_units(const rw_launch &launch, rw_block &block, const rw_op &op, u32 peer, u8 *to, const rw_part &part, u32 unit) {
+RW_FN bool rw_copy_units(const rw_launch &launch, rw_block &block, const rw_op &op, u32 peer, u8 *to, const rw_share &share, u32 unit) {
   u64 values[TRIPS];
   if (!rw_see<TRIPS>(launch, block, op, peer, unit, values)) return false;
 #pragma unroll
   for (int trip = 0; trip < TRIPS; trip++) {
     u32 at = unit + trip * blockDim.x;
-    rw_store_unit(to + part.first + (u64)at * 8, values[trip], rw_unit_bytes(part, at));
+    rw_store_unit(to + share.first + (u64)at * 8, values[trip], rw_unit_bytes(share, at));
   }
   return true;
 }
@@ -564,12 +567,12 @@ RW_FN bool rw_copy_units(const rw_launch &launch, rw_block &block, const rw_op &
 RW_FN bool rw_copy_card(const rw_launch &launch, rw_block &block, const rw_op &op) {
   u32 peer = rw_span_at(launch, op.first).rank;
   u8 *to = (u8 *)rw_address(launch, block, op, rw_span_at(launch, op.first + 1));
-  rw_part part = rw_part_of(op, op.amount);
+  rw_share share = rw_share_of(block, op, op.amount);
   u32 unit = threadIdx.x;
-  for (; unit + (RW_ABREAST - 1) * blockDim.x < part.units; unit += RW_ABREAST * blockDim.x)
-    if (!rw_copy_units<RW_ABREAST>(launch, block, op, peer, to, part, unit)) return false;
-  for (; unit < part.units; unit += blockDim.x)
-    if (!rw_copy_units<1>(launch, block, op, peer, to, part, unit)) return false;
+  for (; unit + (RW_ABREAST - 1) * blockDim.x < share.units; unit += RW_ABREAST * blockDim.x)
+    if (!rw_copy_units<RW_ABREAST>(launch, block, op, peer, to, share, unit)) return false;
+  for (; unit < share.units; unit += blockDim.x)
+    if (!rw_copy_units<1>(launch, block, op, peer, to, share, unit)) return false;
   return true;
 }
 
@@ -598,7 +601,7 @@ RW_FN bool rw_step(const rw_launch &launch, rw_block &block, const rw_op &op, bo
     }
     case RW_SHOW:
       __syncthreads();
-      if (threadIdx.x == 0) *rw_epoch_at(launch) = ++block.epoch;
+      if (threadIdx.x == 0) *rw_epoch_at(launch, block.part) = ++block.epoch;
       __syncthreads();
       rw_show(launch, block, op, RW_BYTES);
       return true;
@@ -626,6 +629,21 @@ RW_FN bool rw_step(const rw_launch &launch, rw_block &block, const rw_op &op, bo
   }
 }
 
+// Goes on to the next part of this block, once all threads have put away what they knew of the one before.
+RW_FN void rw_next_part(const rw_launch &launch, rw_block &block) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    block.part += gridDim.x;
+    block.epoch = *rw_epoch_at(launch, block.part);
+  }
+  __syncthreads();
+  for (u32 peer = threadIdx.x; peer < launch.ranks; peer += blockDim.x) {
+    rw_fence(launch.near >> peer & 1);
+    block.state[peer] = *rw_state_at(launch, block.part, peer);
+  }
+  __syncthreads();
+}
+
 // The argument of a launch where its words are near: it lies in memory that is slow when first looked at, and a program is
 // looked at in many places, one after another.
 union alignas(16) rw_near_launch {
@@ -644,9 +662,9 @@ RW_KERNEL(ringway_run, rw_launch) {
   u32 epoch = 0, number = 0;
   if (thread < words) word = rw_load_argument(&launch, thread);
   rw_await_stream();
-  if (thread < launch.ranks) state = *rw_state_at(launch, thread);
+  if (thread < launch.ranks) state = *rw_state_at(launch, blockIdx.x, thread);
   if (thread == 0) {
-    epoch = *rw_epoch_at(launch);
+    epoch = *rw_epoch_at(launch, blockIdx.x);
     if (blockIdx.x == 0) number = *rw_launches(launch) + 1;
   }
   bool all_near = (launch.near | 1ull << launch.rank) + 1 == 1ull << launch.ranks;
@@ -656,7 +674,7 @@ RW_KERNEL(ringway_run, rw_launch) {
   if (thread < launch.ranks) block.state[thread] = state;
   for (u32 peer = thread + blockDim.x; peer < launch.ranks; peer += blockDim.x) {
     rw_fence(all_near);
-    block.state[peer] = *rw_state_at(launch, peer);
+    block.state[peer] = *rw_state_at(launch, blockIdx.x, peer);
   }
   if (thread == 0) {
 #if defined(RW_OP) && RW_OP == 6
@@ -664,6 +682,7 @@ RW_KERNEL(ringway_run, rw_launch) {
 #endif
     // Of a program with factors there is one call.
     if (RW_SCALED) block.scalars[launch.rank] = rw_own_scalar(rw_call_at(launch, 0));
+    block.part = blockIdx.x;
     block.epoch = epoch;
     block.number = number;
     block.told = 0;
@@ -679,13 +698,19 @@ RW_KERNEL(ringway_run, rw_launch) {
   }
   __syncthreads();
   const rw_launch &here = near.launch;
-  for (u32 i = 0; i < here.ops; i++) {
-    const rw_op &op = rw_op_at(here, i);
-    if (blockIdx.x < op.blocks && !rw_step(here, block, op, i == 0 && !names && !RW_SCALED)) break;
+  for (;;) {
+    for (u32 i = 0; i < here.ops; i++) {
+      const rw_op &op = rw_op_at(here, i);
+      bool quiet = i == 0 && here.named >= here.names && !RW_SCALED;
+      if (block.part < op.parts && !rw_step(here, block, op, quiet)) break;
+    }
+    bool is_last = block.part + gridDim.x >= here.parts;
+    if (is_last) rw_release_stream();
+    __syncthreads();
+    for (u32 peer = thread; peer < here.ranks; peer += blockDim.x) *rw_state_at(here, block.part, peer) = block.state[peer];
+    if (is_last) break;
+    rw_next_part(here, block);
   }
-  rw_release_stream();
-  __syncthreads();
-  for (u32 peer = thread; peer < here.ranks; peer += blockDim.x) *rw_state_at(here, peer) = block.state[peer];
   if (thread == 0 && blockIdx.x == 0) {
     if (block.told) rw_store_relaxed(&rw_report_of(here)->waits_for, 0u);
     rw_launches(here)[1] = block.number;

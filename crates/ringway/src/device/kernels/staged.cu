@@ -164,12 +164,12 @@ RW_KERNEL(ringway_staged, rw_staged) {
   RW_SHARED u32 dead;
   const rw_place &place = launch.place;
   rw_begin(place);
-  rw_slot *slot = (rw_slot *)place.slots + blockIdx.x;
-  u64 in = place.data + (u64)blockIdx.x * 2 * place.slot_bytes, out = in + place.slot_bytes;
-  u32 *count = &rw_place_desk(place)->numbers[blockIdx.x];
-  u32 number = *count;
   if (threadIdx.x == 0) dead = 0;
-  for (u32 chunk = blockIdx.x; chunk < launch.chunks; chunk += launch.slot_count) {
+  // There are as many blocks as chunks or slots, or so many that slots can be shared out among them evenly: none is another's.
+  for (u32 chunk = blockIdx.x; chunk < launch.chunks; chunk += gridDim.x) {
+    u32 index = chunk % launch.slot_count;
+    rw_slot *slot = (rw_slot *)place.slots + index;
+    u64 in = place.data + (u64)index * 2 * place.slot_bytes, out = in + place.slot_bytes;
     u64 offset = chunk * launch.chunk_bytes;
     u64 bytes = launch.block_bytes - offset < launch.chunk_bytes ? launch.block_bytes - offset : launch.chunk_bytes;
     rw_move_pieces(in, bytes, launch.input + offset, launch.block_bytes, bytes, launch.input_pieces);
@@ -180,8 +180,8 @@ RW_KERNEL(ringway_staged, rw_staged) {
       rw_move(out + (launch.own >> 16) * bytes, from, bytes, threadIdx.x, blockDim.x);
       __syncthreads();
     }
-    number++;
     if (threadIdx.x == 0) {
+      u32 number = ++rw_place_desk(place)->numbers[index];
       for (u32 i = 0; i < 5; i++) rw_store_relaxed(&slot->told[i], launch.told[i]);
       if (launch.factor != 0) rw_store_relaxed(&slot->told[4], rw_value_bits(launch.factor, launch.value_bytes));
       rw_store_relaxed(&slot->told[5], bytes / launch.value_bytes);
@@ -195,7 +195,6 @@ RW_KERNEL(ringway_staged, rw_staged) {
     if (dead) break;
     rw_move_pieces(launch.output + offset, launch.block_bytes, out, bytes, bytes, launch.output_pieces);
   }
-  if (threadIdx.x == 0) *count = number;
   rw_end(place);
 }
 

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
 
-use super::{BLOCKS_MOST, Setup};
+use super::{PARTS_MOST, Setup};
 use crate::device::Fault;
 use crate::device::share::{Share, Trial};
 use crate::device::station::Layout;
@@ -22,8 +22,6 @@ pub(super) struct Introduction {
     pub(super) ordinal: i32,
     pub(super) uuid: [u8; 16],
     pub(super) processors: u32,
-    /// Communicators that this process has on the GPU already.
-    pub(super) others: u32,
 }
 
 /// What they tell next.
@@ -92,14 +90,20 @@ pub(super) fn agree(all: &[Introduction], hosts: &[u32]) -> std::result::Result<
     if let Some(rank) = hosts.iter().position(|host| *host != hosts[0]) {
         return Err(format!("rank {rank} is on another host than rank 0"));
     }
-    // All ranks of a GPU run at once, beside those of the communicators that are there already.
-    let blocks = all.iter().map(|one| {
+    // All ranks of a GPU run at once; where other communicators leave less, a block does several parts.
+    let parts = all.iter().map(|one| {
         let here = all.iter().filter(|other| other.uuid == one.uuid).count();
-        let here = u32::try_from(here).unwrap_or(u32::MAX);
-        one.processors / here / (one.others / here + 1)
+        one.processors / u32::try_from(here).unwrap_or(u32::MAX)
     });
-    let blocks = blocks.min().unwrap_or(1);
-    Ok(Layout::new(ranks, blocks.clamp(1, BLOCKS_MOST)))
+    let parts = parts.min().unwrap_or(1);
+    Ok(Layout::new(ranks, parts.clamp(1, PARTS_MOST)))
+}
+
+/// Processes that have ranks on a GPU.
+pub(super) fn processes(all: &[Introduction], uuid: [u8; 16]) -> u32 {
+    let here = all.iter().filter(|one| one.uuid == uuid);
+    let here: std::collections::BTreeSet<_> = here.map(|one| one.process).collect();
+    u32::try_from(here.len()).unwrap_or(u32::MAX).max(1)
 }
 
 /// The door of a rank, if all others have come through.

@@ -2,7 +2,7 @@
 
 use zerocopy::FromZeros;
 
-use super::{DeviceRank, Work, fold, launch, share_blocks};
+use super::{DeviceRank, Work, fold, launch, share_parts};
 use crate::device::export;
 use crate::device::gpu::Stream;
 use crate::device::kernels::Kind;
@@ -55,23 +55,23 @@ impl DeviceRank {
         out: &[(Rank, Address, usize)],
         into: &[(Rank, Address, usize)],
     ) -> Result<()> {
-        let blocks = |bytes: usize| share_blocks(bytes as u64, self.shared.station.layout.blocks);
+        let parts = |bytes: usize| share_parts(bytes as u64, self.shared.station.layout.parts);
         let full = || Error::internal("messages do not fit a launch");
         let opens = |step: &Step| matches!(step, Step::Signal { flag: OPEN, .. });
         let mut program = Program::new(Kind::Copy, self.ranks);
         let mut fits = true;
         let offered: Vec<_> =
-            out.iter().map(|(peer, _, bytes)| (mapped::send(*peer), blocks(*bytes))).collect();
-        for (plan, blocks) in &offered {
+            out.iter().map(|(peer, _, bytes)| (mapped::send(*peer), parts(*bytes))).collect();
+        for (plan, parts) in &offered {
             let call = program.begin();
-            fits &= program.add_some(&message(plan, *blocks), call, opens);
+            fits &= program.add_some(&message(plan, *parts), call, opens);
         }
         for (peer, _, bytes) in into {
             let plan = mapped::receive(*peer, *bytes as u64);
-            fits &= program.add(&message(&plan, blocks(*bytes)));
+            fits &= program.add(&message(&plan, parts(*bytes)));
         }
-        for (call, (plan, blocks)) in offered.iter().enumerate() {
-            fits &= program.add_some(&message(plan, *blocks), call, |step| !opens(step));
+        for (call, (plan, parts)) in offered.iter().enumerate() {
+            fits &= program.add_some(&message(plan, *parts), call, |step| !opens(step));
         }
         if !fits {
             return Err(full());
@@ -105,7 +105,7 @@ impl DeviceRank {
         self.shared.recent.note(What::messages(out.len(), into.len(), bytes));
         (argument.named, argument.names) = self.exports.fresh();
         let function = self.kernels.get(Kind::Copy)?;
-        let shape = (program.blocks, self.kernels.threads(Kind::Copy));
+        let shape = (self.order.take(program.parts), self.kernels.threads(Kind::Copy));
         launch(&self.gpu, function, shape, stream, &argument)?;
         self.launched();
         Ok(())
@@ -113,8 +113,8 @@ impl DeviceRank {
 }
 
 /// A message as part of a program.
-fn message(plan: &RankPlan, blocks: u32) -> Part<'_> {
-    Part { plan, data_type: DataType::U8, blocks, is_message: true }
+fn message(plan: &RankPlan, parts: u32) -> Part<'_> {
+    Part { plan, data_type: DataType::U8, parts, is_message: true }
 }
 
 fn message_tag(bytes: usize) -> u32 {

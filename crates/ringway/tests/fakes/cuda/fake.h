@@ -14,6 +14,7 @@
 // FAKE_CUDA_DEVICES   how many GPUs there are: 1
 // FAKE_CUDA_MEMORY    bytes of memory of each: 4 GiB
 // FAKE_CUDA_SMS       multiprocessors of each: 4
+// FAKE_CUDA_FULL      1: a multiprocessor runs one block, and others wait for one that is free: any number
 // FAKE_CUDA_SECRET    the GPU whose memory nobody else can pin (Linux with secretmem.enable=1): none
 // FAKE_CUDA_DMABUF    0: they make no dma-bufs; else something that says it is one
 // FAKE_CUDA_LOADS     wait: a module is loaded when the kernels at work on its GPU have ended, as real drivers may: at once
@@ -78,6 +79,9 @@ struct Context {
     StreamRef null_stream; // made when first used
     std::map<std::thread::id, StreamRef> thread_streams;
     std::map<Stream*, StreamRef> streams; // those the program made
+    std::mutex places;
+    std::condition_variable place_free;
+    int busy = 0; // multiprocessors, where there can be too few
 };
 
 enum class Kind { Device, Host, Registered, Ipc, Virtual };
@@ -108,6 +112,7 @@ struct State {
     CUdevice slow_device = -1;
     unsigned slow_us = 0;
     bool loads_wait = false;
+    bool can_be_full = false;
     unsigned long long next_id = 1;
 };
 

@@ -152,6 +152,25 @@ API cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Function* function,
 // More blocks than this take turns, as on a GPU that is full.
 static const size_t RESIDENT = 1024;
 
+// A multiprocessor, while a block runs.
+struct Place {
+    Context* context;
+
+    explicit Place(Context* of) : context(state().can_be_full ? of : nullptr) {
+        if (context == nullptr) return;
+        std::unique_lock<std::mutex> lock(context->places);
+        context->place_free.wait(lock, [this] { return context->busy < state().multiprocessors; });
+        context->busy++;
+    }
+
+    ~Place() {
+        if (context == nullptr) return;
+        std::lock_guard<std::mutex> lock(context->places);
+        context->busy--;
+        context->place_free.notify_one();
+    }
+};
+
 struct alignas(64) Line {
     char bytes[64];
 };
@@ -166,8 +185,9 @@ struct Launch {
 
     size_t blocks() const { return (size_t)grid[0] * grid[1] * grid[2]; }
 
-    void work() {
+    void work(Context* context) {
         for (size_t block; (block = next.fetch_add(1)) < blocks();) {
+            const Place place(context);
             const unsigned index[3] = {(unsigned)(block % grid[0]),
                                        (unsigned)(block / grid[0] % grid[1]),
                                        (unsigned)(block / grid[0] / grid[1])};
@@ -182,13 +202,13 @@ struct Launch {
     }
 
     // Once, or again and again as part of a graph.
-    void run() {
+    void run(Context* context) {
         next = 0;
         std::vector<std::thread> threads;
         for (size_t i = 1; i < std::min(blocks(), RESIDENT); i++) {
-            threads.emplace_back([this] { work(); });
+            threads.emplace_back([this, context] { work(context); });
         }
-        work();
+        work(context);
         for (std::thread& thread : threads) thread.join();
     }
 };
@@ -239,7 +259,7 @@ API cuLaunchKernelEx(const LaunchConfig* config, Function* function, void** para
     memcpy(launch->argument.data(), parameters[0], function->bytes);
     enqueue(stream, [launch, context = stream->context] {
         hold_up(context, 0);
-        launch->run();
+        launch->run(context);
     });
     return SUCCESS;
 }
