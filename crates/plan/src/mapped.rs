@@ -8,8 +8,8 @@
 //!
 //! An executor may share out every lane among *blocks* that work side by side: block `b` does its part of
 //! each step, and its signals meet those of block `b` elsewhere. That is the plan that [`split`] writes
-//! down, and what is proved. A rank that has no room for so many may let one do what several would, one after another from the
-//! lowest, whatever the others do: that is proved too.
+//! down, and what is proved. A rank that has no room for so many may let one do what several would,
+//! each step for all of them before the next: that is proved too.
 //!
 //! **Invariant:** all reductions fold in rank order, at every level. Which way is taken follows from the
 //! call alone, so that all ranks take the same.

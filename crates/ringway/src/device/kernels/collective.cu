@@ -3,8 +3,8 @@
 // The Rust side (device/program.rs) writes the program and lays out the structures below; both sides must
 // agree to the byte. arithmetic.h and memory.h stand in front of this file. The work of a launch has as many parts on all
 // ranks: part p has its share of each step, and its signals meet those of part p of other ranks. A block does one part, or,
-// where the GPU has no place for so many blocks, several, one after another from the lowest: the lowest part that is not
-// done is at work on every rank, however many blocks each has.
+// where the GPU has no place for so many blocks, several: each step for all of them before the next step, so that steps come
+// in one order however many blocks there are and whatever else is in the launch.
 //
 // Memory that other ranks write is read with acquire or volatile loads only, and every wait looks at the
 // abort word, so that a launch ends when its communicator does.
@@ -629,19 +629,28 @@ RW_FN bool rw_step(const rw_launch &launch, rw_block &block, const rw_op &op, bo
   }
 }
 
-// Goes on to the next part of this block, once all threads have put away what they knew of the one before.
-RW_FN void rw_next_part(const rw_launch &launch, rw_block &block) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    block.part += gridDim.x;
-    block.epoch = *rw_epoch_at(launch, block.part);
-  }
+// Puts away what is known of the part at work, and turns to another of this block.
+RW_FN void rw_turn(const rw_launch &launch, rw_block &block, u32 part) {
   __syncthreads();
   for (u32 peer = threadIdx.x; peer < launch.ranks; peer += blockDim.x) {
-    rw_fence(launch.near >> peer & 1);
-    block.state[peer] = *rw_state_at(launch, block.part, peer);
+    *rw_state_at(launch, block.part, peer) = block.state[peer];
+    block.state[peer] = *rw_state_at(launch, part, peer);
   }
   __syncthreads();
+  if (threadIdx.x == 0) {
+    block.part = part;
+    block.epoch = *rw_epoch_at(launch, part);
+  }
+  __syncthreads();
+}
+
+// Says whether to go on: the share that all parts of this block have of a step.
+RW_FN bool rw_step_of_parts(const rw_launch &launch, rw_block &block, const rw_op &op, bool quiet) {
+  for (u32 part = blockIdx.x; part < op.parts; part += gridDim.x) {
+    if (part != block.part) rw_turn(launch, block, part);
+    if (!rw_step(launch, block, op, quiet)) return false;
+  }
+  return true;
 }
 
 // The argument of a launch where its words are near: it lies in memory that is slow when first looked at, and a program is
@@ -698,19 +707,11 @@ RW_KERNEL(ringway_run, rw_launch) {
   }
   __syncthreads();
   const rw_launch &here = near.launch;
-  for (;;) {
-    for (u32 i = 0; i < here.ops; i++) {
-      const rw_op &op = rw_op_at(here, i);
-      bool quiet = i == 0 && here.named >= here.names && !RW_SCALED;
-      if (block.part < op.parts && !rw_step(here, block, op, quiet)) break;
-    }
-    bool is_last = block.part + gridDim.x >= here.parts;
-    if (is_last) rw_release_stream();
-    __syncthreads();
-    for (u32 peer = thread; peer < here.ranks; peer += blockDim.x) *rw_state_at(here, block.part, peer) = block.state[peer];
-    if (is_last) break;
-    rw_next_part(here, block);
-  }
+  for (u32 i = 0; i < here.ops; i++)
+    if (!rw_step_of_parts(here, block, rw_op_at(here, i), i == 0 && !names && !RW_SCALED)) break;
+  rw_release_stream();
+  __syncthreads();
+  for (u32 peer = thread; peer < here.ranks; peer += blockDim.x) *rw_state_at(here, block.part, peer) = block.state[peer];
   if (thread == 0 && blockIdx.x == 0) {
     if (block.told) rw_store_relaxed(&rw_report_of(here)->waits_for, 0u);
     rw_launches(here)[1] = block.number;
