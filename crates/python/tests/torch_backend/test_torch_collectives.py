@@ -326,6 +326,7 @@ def profiled_and_left(rank, ranks):
 
     begun, ended, left = [], [], []
     hand_over = _native.hand_over
+    store = dist.distributed_c10d._get_default_store()
 
     def late():
         begun.append(True)
@@ -336,10 +337,12 @@ def profiled_and_left(rank, ranks):
     _native.hand_over = late
     try:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-            for _ in range(3):
+            for call in range(3):
                 # The first rank waits: its call is under way when its range is made, and the background ends the range.
-                time.sleep(0.1 * rank)
+                if rank:
+                    store.wait([f"called {call}"])
                 work = dist.all_reduce(torch.ones(10), async_op=True)
+                store.set(f"called {call}", "")
                 assert work.wait() and work.is_completed() and work.is_success()
                 left.append(len(begun) - len(ended))
     finally:
