@@ -3,7 +3,7 @@
 //!
 //! | way | collectives | moves |
 //! |---|---|---|
-//! | cards | all_reduce, all_gather | values and flag together to everybody: nobody waits before it sends |
+//! | cards | all_reduce, all_gather to which every rank adds something | values and flag together to everybody: nobody waits before it sends |
 //! | buffers | all, and messages | two meetings, and one pass over memory between them |
 //!
 //! An executor may share out every lane among *blocks* that work side by side: block `b` does its part of
@@ -78,7 +78,12 @@ impl Way {
         if bytes > CARD_BYTES_MAX {
             return Err(format!("{bytes} bytes; cards have {CARD_BYTES_MAX}"));
         }
-        Ok(())
+        // A card says that it is there by its values: one without is waited for by nobody, and who does not wait may
+        // be two calls ahead, and show over what others have yet to read.
+        match (0..problem.ranks).find(|rank| problem.input_count(*rank) == 0) {
+            Some(rank) => Err(format!("rank {rank} has nothing to show on a card")),
+            None => Ok(()),
+        }
     }
 
     /// One rank's part. Call only where [`Way::supports`] says yes.

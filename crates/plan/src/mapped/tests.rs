@@ -160,3 +160,18 @@ fn small_calls_go_by_cards_and_large_ones_by_buffers() {
     let many = Problem::new(Collective::AllReduce, 33, 1, DataType::F32);
     assert!(choose(&many, 64).unwrap_err().contains("33 ranks"));
 }
+
+#[test]
+fn who_has_nothing_to_show_is_met() {
+    for collective in [Collective::AllReduce, Collective::AllGather] {
+        let problem = Problem::new(collective, 3, 0, DataType::F32);
+        assert_eq!(choose(&problem, card_bytes(3)), Ok(Way::Buffers), "{collective}");
+    }
+    let mut problem = Problem::new(Collective::AllGather, 3, 0, DataType::F32);
+    problem.counts = Counts::PerRank([5, 0, 7].into());
+    let refusal = Way::Cards.supports(&problem).unwrap_err();
+    assert!(refusal.contains("rank 1 has nothing"), "{refusal}");
+    assert_eq!(choose(&problem, card_bytes(3)), Ok(Way::Buffers));
+    problem.counts = Counts::PerRank([5, 1, 7].into());
+    assert_eq!(choose(&problem, card_bytes(3)), Ok(Way::Cards));
+}
