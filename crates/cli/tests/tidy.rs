@@ -233,8 +233,11 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "crates/ringway/tests/device/full.rs",
     "crates/ringway/tests/device/graph.rs",
     "crates/ringway/tests/device/kernels.rs",
+    "crates/ringway/tests/device/mixed.rs",
     "crates/ringway/tests/device/processes.rs",
+    "crates/ringway/tests/device/queues.rs",
     "crates/ringway/tests/device/random.rs",
+    "crates/ringway/tests/device/refused.rs",
     "crates/ringway/tests/device/shared.rs",
     "crates/ringway/tests/device/staged.rs",
 ];

@@ -333,6 +333,20 @@ impl Inner {
         self.call_queued(call, buffers, 0)
     }
 
+    /// Makes one call that is a part of one of `whole` values, by which it is known to the other ranks.
+    fn call_part(&self, call: &Call, whole: u64, buffers: Buffers) -> Result<()> {
+        self.check_health().inspect_err(|error| self.failed(error))?;
+        let mut desk = self.desk.lock().unwrap_or_else(PoisonError::into_inner);
+        desk.engine.whole = Some(whole);
+        let outcome = self.run_call(&mut desk, call, buffers);
+        if let Err(error) = &outcome {
+            // It may not have come as far as to be noted.
+            desk.engine.whole = None;
+            self.failed(error);
+        }
+        outcome
+    }
+
     /// Makes one call that was queued at `queued`, by the recorder's clock; 0 where it was not.
     fn call_queued(&self, call: &Call, buffers: Buffers, queued: u64) -> Result<()> {
         self.check_health().inspect_err(|error| self.failed(error))?;
@@ -505,7 +519,9 @@ impl Inner {
         let input = Area { address: mine.as_ptr().cast::<u8>().cast_mut(), bytes: 8 };
         let output = Area { address: factors.as_mut_ptr().cast(), bytes: 8 * factors.len() };
         let gather = Call::new(Collective::AllGather, DataType::F64, 1);
+        let whole = desk.engine.whole.take();
         self.run_call(desk, &gather, Buffers::Apart(input, output))?;
+        desk.engine.whole = whole;
         let scalar = |factor: f64| Scalar::from_f64(call.data_type, factor);
         Ok(Some(factors.into_iter().map(scalar).collect()))
     }

@@ -32,13 +32,14 @@ mod seats;
 mod share;
 mod staged;
 mod station;
+mod turn;
 mod watch;
 mod work;
 
 pub use buffer::{Buffer, DeviceStream};
 pub(crate) use gpu::DirectMemory;
 pub use gpu::{Gpu, Memory, Stream, memory_of};
-pub(crate) use rank::{DeviceRank, Setup};
+pub(crate) use rank::{DeviceRank, Setup, Stop};
 pub(crate) use staged::{Alarm, Channel, MessagePiece, StagedRank, StagedSetup};
 pub(crate) use work::Work;
 

@@ -5,6 +5,7 @@
 //! calls that are quick pay nothing. Once the answer was yes it stays yes until [`asking`] returns.
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,13 @@ use std::time::{Duration, Instant};
 pub(crate) const EVERY: Duration = Duration::from_millis(50);
 
 thread_local! {
-    static ASKED: RefCell<Option<Asked>> = const { RefCell::new(None) };
+    /// Never dropped, as calls are made to a thread's very end, by destructors; outside [`asking`] there is nothing in it.
+    static ASKED: ManuallyDrop<RefCell<Option<Asked>>> =
+        const { ManuallyDrop::new(RefCell::new(None)) };
+}
+
+fn with_asked<T>(body: impl FnOnce(&mut Option<Asked>) -> T) -> T {
+    ASKED.with(|asked| body(&mut asked.borrow_mut()))
 }
 
 /// What is known of a thread's wish.
@@ -27,7 +34,9 @@ struct Restore(Option<Asked>);
 
 impl Drop for Restore {
     fn drop(&mut self) {
-        ASKED.set(self.0.take());
+        let before = self.0.take();
+        // Outside the borrow: what the caller's closure holds may be anything.
+        drop(with_asked(|asked| std::mem::replace(asked, before)));
     }
 }
 
@@ -49,19 +58,19 @@ impl Drop for Restore {
 /// });
 /// ```
 pub fn asking<T>(check: impl Fn() -> bool + 'static, work: impl FnOnce() -> T) -> T {
-    let asked = Asked { check: Rc::new(check), last: None, wanted: false };
-    let _restore = Restore(ASKED.replace(Some(asked)));
+    let new = Asked { check: Rc::new(check), last: None, wanted: false };
+    let _restore = Restore(with_asked(|asked| asked.replace(new)));
     work()
 }
 
 /// Whether anybody would be asked.
 pub(crate) fn is_asked() -> bool {
-    ASKED.with_borrow(Option::is_some)
+    with_asked(|asked| asked.is_some())
 }
 
 /// Whether this thread's caller wants out. Asks it if that was not done for a while.
 pub(crate) fn wanted() -> bool {
-    let check = ASKED.with_borrow_mut(|asked| {
+    let check = with_asked(|asked| {
         let asked = asked.as_mut()?;
         if asked.wanted {
             return Some(None);
@@ -80,7 +89,7 @@ pub(crate) fn wanted() -> bool {
         // Not while it is borrowed: the caller's handler may make calls of its own.
         Some(Some(check)) => {
             let wanted = check();
-            ASKED.with_borrow_mut(|asked| {
+            with_asked(|asked| {
                 if let Some(asked) = asked {
                     asked.wanted = wanted;
                 }

@@ -24,10 +24,10 @@ impl Communicator {
     }
 
     /// The error that has broken the communicator, once its ranks agree on it; every call
-    /// returns it from then on.
+    /// returns it from then on. It is waited for where kernels have ended without having done their work.
     #[must_use]
     pub fn failure(&self) -> Option<Error> {
-        self.inner.control.verdict()
+        self.inner.control.verdict().or_else(|| self.inner.gpu_failure())
     }
 }
 

@@ -76,6 +76,8 @@ pub(crate) struct Engine {
     pub(crate) refusals: Vec<String>,
     /// When the call that is about to run was queued, by the recorder's clock; 0 where it was not.
     pub(crate) queued: u64,
+    /// Of how many values the call is that the one about to run is a part of; nothing where it is no part.
+    pub(crate) whole: Option<u64>,
     /// What the journal is yet to be told.
     pub(crate) entering: Entering,
     /// What those who watch are told.
@@ -133,6 +135,8 @@ struct Running<'a> {
     /// sends would land in scratch that a rank of this host may still read.
     begun: bool,
     done: bool,
+    /// Whether something else begins when it is done: then the others are left for a moment.
+    is_followed: bool,
 }
 
 impl Running<'_> {
@@ -158,7 +162,8 @@ impl Engine {
         agreement: &Agreement,
         deadline: Duration,
     ) -> Result<()> {
-        let signature = Signature { sequence: self.sequence, ..agreement.signature };
+        let count = self.whole.take().unwrap_or(agreement.signature.count);
+        let signature = Signature { sequence: self.sequence, count, ..agreement.signature };
         let queued = std::mem::take(&mut self.queued);
         let Agreement { algorithm, parts, uneven, .. } = *agreement;
         let bytes = |areas: &[Area]| areas.iter().map(|area| area.bytes).sum::<usize>();
@@ -239,6 +244,7 @@ impl Engine {
             remote_scratch: base,
             begun: false,
             done: false,
+            is_followed: false,
         };
         self.run(&mut [running], &mut clock)?;
         self.sequence += 1;
@@ -337,7 +343,7 @@ impl Engine {
         Ok(Box::new(link.checking(self.checks)))
     }
 
-    /// Polls operations to their end, or until one fails.
+    /// Polls operations to their end, or until one is done that is followed, or fails.
     fn run(&mut self, running: &mut [Running<'_>], clock: &mut Clock) -> Result<()> {
         let polled = catch_unwind(AssertUnwindSafe(|| self.poll(running, clock)));
         let outcome = polled.unwrap_or_else(|panic| {
@@ -391,6 +397,9 @@ impl Engine {
             let Some(peer) = blocked else { break };
             looks = looks.saturating_add(1);
             if moved {
+                if running.iter().any(|one| one.done && one.is_followed) {
+                    break;
+                }
                 if std::mem::take(&mut lying) {
                     self.links.get_up();
                 }

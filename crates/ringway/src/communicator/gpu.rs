@@ -2,19 +2,27 @@
 
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::{Communicator, Inner};
 use crate::call::Call;
-use crate::device::{Alarm, DeviceRank, Gpu, Setup, StagedRank, Stream, Work};
+use crate::device::{Alarm, DeviceRank, Gpu, Setup, StagedRank, Stop, Stream, Work};
 use crate::error::{Error, Result};
 use crate::plan::types::{Collective, Rank};
 use crate::recorder::Meter;
+
+/// Longer than ranks take to agree on an error.
+const AGREEMENT: Duration = Duration::from_secs(10);
 
 /// How the ranks of a communicator reach each other's GPU memory.
 #[derive(Debug)]
 pub(super) enum Attached {
     /// Kernels use it where it is.
-    Direct(Box<Mutex<DeviceRank>>),
+    Direct {
+        /// Ends kernels, and knows whether they were ended, while another thread has the rank.
+        stop: Stop,
+        rank: Box<Mutex<DeviceRank>>,
+    },
     /// The host moves it.
     Staged {
         rank: Box<Mutex<StagedRank>>,
@@ -86,7 +94,7 @@ impl Communicator {
         let attached = match met {
             Ok(rank) => {
                 tracing::info!(target: crate::log::INIT, "GPU : {}", rank.description());
-                Attached::Direct(Box::new(Mutex::new(rank)))
+                Attached::Direct { stop: rank.stop(), rank: Box::new(Mutex::new(rank)) }
             }
             Err(why) => {
                 tracing::info!(target: crate::log::INIT, "GPU : not used directly: {why}");
@@ -109,7 +117,7 @@ impl Communicator {
     #[must_use]
     pub fn gpu(&self) -> Option<Arc<Gpu>> {
         match self.inner.gpu.get()? {
-            Attached::Direct(rank) => {
+            Attached::Direct { rank, .. } => {
                 let rank = rank.lock().unwrap_or_else(PoisonError::into_inner);
                 Some(Arc::clone(rank.gpu()))
             }
@@ -124,7 +132,7 @@ impl Communicator {
     #[must_use]
     pub fn gpu_refusal(&self) -> Option<String> {
         match self.inner.gpu.get()? {
-            Attached::Direct(_) | Attached::Staged { .. } => None,
+            Attached::Direct { .. } | Attached::Staged { .. } => None,
             Attached::Not(why) => Some(why.clone()),
         }
     }
@@ -134,7 +142,7 @@ impl Communicator {
     #[must_use]
     pub fn gpu_path(&self) -> Option<String> {
         match self.inner.gpu.get()? {
-            Attached::Direct(rank) => {
+            Attached::Direct { rank, .. } => {
                 Some(rank.lock().unwrap_or_else(PoisonError::into_inner).description())
             }
             Attached::Staged { rank, .. } => {
@@ -155,14 +163,14 @@ impl Communicator {
     /// algorithm decides who talks to whom.
     #[must_use]
     pub fn is_gpu_direct(&self) -> bool {
-        matches!(self.inner.gpu.get(), Some(Attached::Direct(_)))
+        matches!(self.inner.gpu.get(), Some(Attached::Direct { .. }))
     }
 
     /// Bytes of device memory the communicator takes on this rank.
     #[must_use]
     pub fn device_bytes(&self) -> u64 {
         match self.inner.gpu.get() {
-            Some(Attached::Direct(rank)) => {
+            Some(Attached::Direct { rank, .. }) => {
                 rank.lock().unwrap_or_else(PoisonError::into_inner).memory_bytes()
             }
             Some(Attached::Staged { rank, .. }) => {
@@ -192,7 +200,7 @@ impl Communicator {
         let translated: Vec<Work<'_>> =
             work.iter().map(|one| self.translate(one)).collect::<Result<_>>()?;
         let outcome = match self.inner.attached()? {
-            Attached::Direct(rank) => {
+            Attached::Direct { rank, .. } => {
                 rank.lock().unwrap_or_else(PoisonError::into_inner).enqueue(streams, &translated)
             }
             Attached::Staged { rank, .. } => {
@@ -227,12 +235,14 @@ impl Communicator {
         }
     }
 
-    /// Whether the communicator still works; else the error all ranks agreed on.
+    /// Whether the communicator still works; else the error all ranks agreed on. Where kernels have ended without having
+    /// done their work it waits for that: a stream that was waited for has done its work if this says so.
     ///
     /// # Errors
     /// That error.
     pub fn check(&self) -> Result<()> {
-        self.inner.check_health()
+        self.inner.check_health()?;
+        self.inner.gpu_failure().map_or(Ok(()), Err)
     }
 
     fn translate<'a>(&self, work: &'a DeviceWork) -> Result<Work<'a>> {
@@ -271,12 +281,25 @@ impl Inner {
         })
     }
 
-    /// Whether kernels end without having done their work.
-    pub(super) fn is_gpu_aborted(&self) -> bool {
-        match self.gpu.get() {
-            Some(Attached::Direct(rank)) => {
-                rank.lock().unwrap_or_else(PoisonError::into_inner).is_aborted()
+    /// Why kernels have ended without having done their work, where they have: they may have before the ranks agree.
+    pub(super) fn gpu_failure(&self) -> Option<Error> {
+        let since = Instant::now();
+        while self.is_gpu_aborted() {
+            if let Err(error) = self.check_health() {
+                return Some(error);
             }
+            if since.elapsed() > AGREEMENT {
+                return Some(Error::internal("kernels were ended, and no rank says why"));
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        None
+    }
+
+    /// Whether kernels end without having done their work.
+    fn is_gpu_aborted(&self) -> bool {
+        match self.gpu.get() {
+            Some(Attached::Direct { stop, .. }) => stop.is_raised(),
             Some(Attached::Staged { alarm, .. }) => alarm.is_raised(),
             Some(Attached::Not(_)) | None => false,
         }
@@ -285,9 +308,7 @@ impl Inner {
     /// Ends kernels that wait, and what they wait for.
     pub(super) fn abort_gpu(&self, reason: &str) {
         match self.gpu.get() {
-            Some(Attached::Direct(rank)) => {
-                rank.lock().unwrap_or_else(PoisonError::into_inner).abort();
-            }
+            Some(Attached::Direct { stop, .. }) => stop.abort(),
             Some(Attached::Staged { alarm, .. }) => alarm.abort(reason),
             Some(Attached::Not(_)) | None => {}
         }

@@ -135,6 +135,7 @@ impl Communicator {
                 .collect(),
             refusals,
             queued: 0,
+            whole: None,
             entering: Entering::default(),
             metered: metered.as_ref().map(|kept| Arc::clone(kept)),
             sequence: 0,

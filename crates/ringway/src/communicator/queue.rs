@@ -7,16 +7,12 @@
 #![allow(unsafe_code, reason = "kernels use addresses of the queue's own memory")]
 
 use std::ffi::c_void;
-use std::time::{Duration, Instant};
 
 use super::{Communicator, DeviceWork};
 use crate::call::Call;
 use crate::device::{Buffer, DeviceStream};
 use crate::error::{Error, Result};
 use crate::plan::types::{Level, Rank};
-
-/// Longer than ranks take to agree on an error.
-const AGREEMENT: Duration = Duration::from_secs(10);
 
 /// A place in the memory of a [`DeviceQueue`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,15 +153,6 @@ impl<'a> DeviceQueue<'a> {
     /// That of the communicator, or the driver refuses.
     pub fn finish(&self) -> Result<()> {
         self.stream.synchronize()?;
-        let since = Instant::now();
-        while self.comm.inner.is_gpu_aborted() {
-            // The kernels have ended early; the ranks are about to agree on why.
-            self.comm.check()?;
-            if since.elapsed() > AGREEMENT {
-                return Err(Error::internal("kernels were ended, and no rank says why"));
-            }
-            std::thread::sleep(Duration::from_millis(1));
-        }
         self.comm.check()
     }
 

@@ -69,7 +69,7 @@ impl Group<'_> {
             let what = if sends { "send" } else { "receive" };
             return Err(Error::argument(format!("the buffer of a {what} is NULL")));
         }
-        self.messages.push(MessagePart { peer, area, sends });
+        self.messages.push(MessagePart { peer, area, sends, mark: 0 });
         Ok(())
     }
 }

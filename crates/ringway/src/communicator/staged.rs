@@ -161,6 +161,7 @@ impl Channel for Communicator {
     unsafe fn collective(
         &self,
         call: &Call,
+        whole: u64,
         (input, input_room): (*mut u8, usize),
         (output, output_room): (*mut u8, usize),
     ) -> Result<()> {
@@ -172,7 +173,8 @@ impl Channel for Communicator {
         let input = Area { address: input, bytes: from };
         let output = Area { address: output, bytes: to };
         // The caller promises both areas until this returns.
-        self.call_now(call, Buffers::Apart(input, output))?;
+        let _turn = self.inner.turn();
+        self.inner.call_part(call, whole, Buffers::Apart(input, output))?;
         self.flush(&[output])
     }
 
@@ -182,7 +184,7 @@ impl Channel for Communicator {
                 return Err(Error::internal(format!("a message with rank {}", piece.peer)));
             }
             let area = Area { address: piece.address, bytes: piece.bytes };
-            Ok(MessagePart { peer: piece.peer, area, sends: piece.sends })
+            Ok(MessagePart { peer: piece.peer, area, sends: piece.sends, mark: piece.mark })
         };
         let parts: Vec<MessagePart> = pieces.iter().map(part).collect::<Result<_>>()?;
         // The caller promises all areas until this returns.
@@ -204,6 +206,10 @@ impl Channel for Communicator {
 
     fn disown(&self) {
         self.inner.regions.disown();
+    }
+
+    fn has_failed(&self) -> bool {
+        self.inner.control.health().is_raised()
     }
 
     fn abort(&self, reason: &str) {

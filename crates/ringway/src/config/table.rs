@@ -378,8 +378,8 @@ pub(super) static TABLE: &[Entry] = &[
         |c, v| put(&mut c.debug_file, Ok(LogFile::parse(v))),
         |c| parse::shown(&c.debug_file.to_string())),
     entry(LOG, "RINGWAY_RECORDER", "whole number, 0 to 1048576",
-        "Operations that the flight recorder of a communicator keeps, and as many messages: 64 bytes each, rounded up to a \
-         power of two. 0 switches it off.",
+        "Operations that the flight recorder of a communicator keeps, and as many messages and launches on GPUs: 64 bytes \
+         each, rounded up to a power of two. 0 switches it off.",
         |c, v| put(&mut c.recorder, parse::number(v, 0..=1_u32 << 20)),
         |c| c.recorder.to_string()),
     entry(LOG, "RINGWAY_TRACE_DIR", "path",

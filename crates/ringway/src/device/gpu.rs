@@ -20,6 +20,7 @@ use self::handle::{Entered, Relaxed};
 pub(super) use self::virtual_memory::{Mapped, Segment};
 use super::Fault;
 use super::seats::Seats;
+use super::turn::Turn;
 use crate::config::Config;
 use crate::error::Error;
 use crate::ffi::FfiError;
@@ -38,10 +39,13 @@ const BUFFER_ID: c_int = 7;
 const IS_MANAGED: c_int = 8;
 /// `CU_MEMORYTYPE_DEVICE`.
 const ON_DEVICE: c_uint = 2;
+const ON_HOST: c_uint = 1;
 /// Pinned memory that every context sees, mapped into the device.
 const HOST_FLAGS: c_uint = 1 | 2;
 /// A stream that does not wait for the null stream.
 const NON_BLOCKING: c_uint = 1;
+/// `CU_STREAM_PER_THREAD`, HIP's too.
+const PER_THREAD: usize = 2;
 /// An event that measures no time.
 const NO_TIMING: c_uint = 2;
 /// Peer access is enabled when memory of another process is opened.
@@ -59,8 +63,10 @@ const NOT_READY: c_int = 600;
 /// Where memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Memory {
-    /// In the host's memory (pinned or not).
+    /// In the host's memory.
     Host,
+    /// In the host's memory, and the GPU's driver knows it: what is put on streams may use it.
+    Pinned,
     /// On a GPU.
     Device,
 }
@@ -78,6 +84,11 @@ impl Stream {
 
     pub(super) fn handle(self) -> Handle {
         std::ptr::with_exposed_provenance_mut(self.0)
+    }
+
+    /// Whether it is another stream in each thread.
+    pub(super) fn is_per_thread(self) -> bool {
+        self.0 == PER_THREAD
     }
 }
 
@@ -117,7 +128,11 @@ pub fn memory_of(address: *const c_void) -> Memory {
     let mut kind: c_uint = 0;
     // SAFETY: the attribute is an unsigned integer, for any address.
     let code = unsafe { (driver.pointer_attribute)((&raw mut kind).cast(), MEMORY_TYPE, address) };
-    if code == 0 && kind == ON_DEVICE { Memory::Device } else { Memory::Host }
+    match (code, kind) {
+        (0, ON_DEVICE) => Memory::Device,
+        (0, ON_HOST) => Memory::Pinned,
+        _ => Memory::Host,
+    }
 }
 
 /// A GPU, with its primary context.
@@ -136,6 +151,8 @@ pub struct Gpu {
     pub(crate) processors: u32,
     /// Who has kernels on them.
     pub(super) seats: Seats,
+    /// Whose turn it is to enqueue: taken for what waits for no kernel, unless its queue is full.
+    turn: Turn,
     /// Most threads of a block.
     pub(crate) threads_most: u32,
     /// What kernels are compiled for: `sm_90`, `gfx942`.
@@ -255,6 +272,7 @@ impl Gpu {
             uuid,
             processors: processors.max(1),
             seats: Seats::new(processors.max(1)),
+            turn: Turn::new(),
             threads_most,
             architecture,
             can_overlap,
@@ -343,6 +361,22 @@ impl Gpu {
         Ok(handle)
     }
 
+    /// Waits until a stream of the user's is done with everything it has so far.
+    ///
+    /// # Errors
+    /// It is captured: nobody can wait for that. Or the driver refuses.
+    ///
+    /// # Safety
+    /// The stream is alive.
+    pub unsafe fn wait(&self, stream: Stream) -> Result<(), Error> {
+        if self.is_capturing(stream) {
+            return Err(Error::usage(
+                "the stream is captured, and a call on host memory has to wait for it: capture calls on GPU memory only",
+            ));
+        }
+        Ok(self.finish(stream.handle())?)
+    }
+
     /// Waits until a stream is done with everything.
     fn finish(&self, stream: Handle) -> Result<(), Fault> {
         let (_context, _relaxed) = (self.enter()?, self.relax());
@@ -380,8 +414,10 @@ impl Gpu {
         self.checked("taking device memory", code)?;
         let memory = DeviceMemory { gpu: Arc::clone(self), address, bytes };
         // Waited for: nobody may see it late.
+        let turn = self.turn.take();
         // SAFETY: the memory was just taken, and has so many bytes.
         let code = unsafe { (self.driver.set_bytes)(address, 0, bytes.max(1), self.copies) };
+        drop(turn);
         self.checked("clearing device memory", code)?;
         self.finish(self.copies)?;
         Ok(memory)
@@ -431,6 +467,7 @@ impl Gpu {
 
     /// Makes all that is enqueued on `stream` from now on wait for `event`.
     pub(super) fn wait_event(&self, stream: Stream, event: &Event) -> Result<(), Fault> {
+        let _turn = self.turn.take();
         // SAFETY: both handles are alive.
         let code = unsafe { (self.driver.stream_wait_event)(stream.handle(), event.handle, 0) };
         self.checked("waiting for an event", code)
@@ -444,6 +481,7 @@ impl Gpu {
         bytes: usize,
         stream: Stream,
     ) -> Result<(), Fault> {
+        let _turn = self.turn.take();
         // SAFETY: the caller vouches for the addresses, as for those of a launch.
         let code = unsafe { (self.driver.copy_async)(to, from, bytes, stream.handle()) };
         self.checked("copying device memory", code)
@@ -486,6 +524,7 @@ impl Gpu {
     ) -> Result<(), Fault> {
         let kernel: Handle = std::ptr::with_exposed_provenance_mut(function.handle);
         let mut arguments = [std::ptr::from_ref(argument).cast_mut().cast::<c_void>()];
+        let _turn = self.turn.take();
         if let Some(launch) = self.driver.launch_with.filter(|_| function.overlaps) {
             let mut value = [0; 16];
             value[0] = 1;
@@ -568,6 +607,7 @@ impl Gpu {
     /// Ends a mapping of [`Gpu::import`].
     pub(super) fn forget(&self, base: Address) {
         let Ok(_context) = self.enter() else { return };
+        let _relaxed = self.relax();
         // SAFETY: the base came from `import`. A failure leaves it mapped: nothing to be done.
         unsafe { (self.driver.ipc_close)(base) };
     }

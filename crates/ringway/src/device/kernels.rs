@@ -88,7 +88,25 @@ impl Kind {
         matches!(self, Self::Copy | Self::Fold { .. })
     }
 
-    /// What the source is told on the command line.
+    /// The command line.
+    fn options(
+        self,
+        vendor: Vendor,
+        architecture: &str,
+        threads: u32,
+        overlaps: bool,
+    ) -> Vec<String> {
+        let mut options = match vendor {
+            Vendor::Nvidia => vec![format!("--gpu-architecture={architecture}")],
+            // Without one HIP's compiler takes that of the GPU at hand.
+            Vendor::Amd => vec!["-ffp-contract=off".to_owned()],
+        };
+        options.push("--std=c++17".to_owned());
+        options.extend(self.definitions(threads, overlaps));
+        options
+    }
+
+    /// What the source is told there.
     fn definitions(self, threads: u32, overlaps: bool) -> Vec<String> {
         let (data_type, op, operands) = match self {
             Self::Copy | Self::Staged | Self::Messages => (DataType::U8, None, 1),
@@ -190,19 +208,13 @@ impl Kernels {
 
     /// Loads a kernel from the cache, or compiles it.
     fn load(&mut self, kind: Kind, overlaps: bool) -> Result<Function, Fault> {
-        let mut options = match self.gpu.vendor() {
-            Vendor::Nvidia => vec![format!("--gpu-architecture={}", self.gpu.architecture)],
-            // Without one HIP's compiler takes that of the GPU at hand.
-            Vendor::Amd => vec!["-ffp-contract=off".to_owned()],
-        };
-        options.push("--std=c++17".to_owned());
-        options.extend(kind.definitions(self.threads(kind), overlaps));
+        let architecture = &self.gpu.architecture;
+        let options = kind.options(self.gpu.vendor(), architecture, self.threads(kind), overlaps);
         let compiler = match self.compiler.take().map_or_else(|| self.open(), Ok) {
             Ok(compiler) => &*self.compiler.insert(compiler),
             Err(missing @ FfiError::NoLibrary { .. }) => return self.ahead(kind, &missing),
             Err(other) => return Err(Fault::Library(other)),
         };
-        let architecture = &self.gpu.architecture;
         let make = Make { kind, architecture, source: kind.source(), options, compiler };
         let file = self.folder.as_ref().map(|folder| folder.join(make.name()));
         let (code, was_kept) = make.code(file.as_deref(), false)?;
@@ -330,6 +342,8 @@ fn keep(file: &Path, code: &[u8]) -> std::io::Result<()> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     struct Folder(PathBuf);
@@ -394,6 +408,46 @@ mod tests {
         std::fs::create_dir_all(folder.0.join("kernel.sm_90/in the way")).unwrap();
         assert!(keep(&folder.0.join("kernel.sm_90"), b"code").is_err());
         assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
+    }
+
+    /// `bench/gpu/kernels-ahead` compiles for the cache, and would compile in vain under other names.
+    #[test]
+    fn kernels_compiled_ahead_are_found() {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/gpu/kernels-ahead");
+        let (version, architecture) = ("NVRTC 13.0", "sm_90");
+        let mut command = std::process::Command::new("python3");
+        command.arg(script).args(["--names", version, architecture]);
+        let done = match command.output() {
+            Ok(done) => done,
+            Err(error) => {
+                let required = std::env::var("RINGWAY_TEST_REQUIRE").unwrap_or_default();
+                assert!(!required.split([',', ' ']).any(|word| word == "all"), "python3: {error}");
+                let _closed =
+                    writeln!(std::io::stderr(), "SKIPPED kernels ahead: python3: {error}");
+                return;
+            }
+        };
+        let names = String::from_utf8(done.stdout).unwrap();
+        let mut names: Vec<String> = names.lines().map(str::to_owned).collect();
+
+        let mut kinds = vec![(Kind::Copy, false), (Kind::Copy, true), (Kind::Staged, false)];
+        for data_type in DataType::ALL {
+            for op in ReduceOp::ALL {
+                let fold = |operands| Kind::Fold { data_type, op, operands };
+                kinds.extend([1, 2, 3, 4, 8].map(|operands| (fold(operands), true)));
+            }
+        }
+        let name = |(kind, overlaps): (Kind, bool)| {
+            let options = kind.options(Vendor::Nvidia, architecture, kind.threads(), overlaps);
+            file_name(&kind.source(), &options, version, architecture)
+        };
+        let mut expected: Vec<String> = kinds.into_iter().map(name).collect();
+        // Another way to ask for the same code.
+        assert!(expected.contains(&name((Kind::Messages, false))));
+        names.sort();
+        expected.sort();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(names == expected, "kernels-ahead names other files: {said}");
     }
 
     #[test]

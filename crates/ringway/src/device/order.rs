@@ -13,6 +13,7 @@ use super::Fault;
 use super::gpu::{Event, Gpu, Stream};
 use super::seats::Seat;
 use crate::control::Health;
+use crate::error::Error;
 
 /// How long kernels may take to see that they are given up, unless they cannot run at all.
 const GRACE: Duration = Duration::from_secs(2);
@@ -53,18 +54,28 @@ impl Order {
     }
 
     /// The stream to launch on: the first of some, behind what the others have so far and behind the
-    /// launches before. Nothing where there is no stream.
-    pub(super) fn begin(&mut self, streams: &[Stream]) -> Result<Option<Stream>, Fault> {
-        let Some((&stream, others)) = streams.split_first() else { return Ok(None) };
+    /// launches before.
+    pub(super) fn begin(&mut self, streams: &[Stream]) -> crate::error::Result<Stream> {
+        let Some((&stream, others)) = streams.split_first() else {
+            return Err(Error::argument("calls on GPU memory want a stream, and none was given"));
+        };
         self.captures = self.gpu.is_capturing(stream);
-        if self.last.is_some_and(|last| last != stream) && !self.captures {
+        // Before anything touches one: a stream that waits for one that is captured is captured itself from then on, and
+        // the other way round the capture is broken.
+        if others.iter().any(|other| self.gpu.is_capturing(*other) != self.captures) {
+            return Err(Error::usage(
+                "some streams of a group of calls are captured and others are not: capture all of them or none",
+            ));
+        }
+        let is_other = |last: Stream| last != stream || last.is_per_thread();
+        if self.last.is_some_and(is_other) && !self.captures {
             self.gpu.wait_event(stream, &self.done)?;
         }
         for other in others {
             self.event.record(*other)?;
             self.gpu.wait_event(stream, &self.event)?;
         }
-        Ok(Some(stream))
+        Ok(stream)
     }
 
     /// Whether what is launched now is captured.

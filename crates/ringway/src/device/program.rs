@@ -89,8 +89,7 @@ pub(super) struct Launch {
     pub(super) rank: u32,
     pub(super) ranks: u32,
     pub(super) parts_most: u32,
-    ops: u16,
-    parts: u16,
+    ops: u32,
     /// Entries of the book that the station may not have yet: from, and up to.
     pub(super) named: u32,
     pub(super) names: u32,
@@ -252,8 +251,7 @@ impl Program {
     /// Puts the steps into the argument of a launch.
     pub(super) fn write(&self, launch: &mut Launch) {
         let (steps, places) = (self.steps(), self.places());
-        launch.ops = u16::try_from(self.ops.len()).unwrap_or(0);
-        launch.parts = u16::try_from(self.parts).unwrap_or(u16::MAX);
+        launch.ops = u32::try_from(self.ops.len()).unwrap_or(0);
         if let Kind::Fold { op, .. } = self.kind {
             launch.op = u32::from(super::kernels::code(op));
         }

@@ -18,11 +18,12 @@ use super::Fault;
 use super::export::{self, Exports, Import, Named};
 use super::gpu::{self, Function, Gpu, Stream};
 use super::kernels::{Kernels, Kind};
+use super::messages::Messages;
 use super::order::Order;
 use super::program::{Buffers, Launch, Part, Program, RANKS, kind};
 use super::recent::{Recent, What};
 use super::share::Trial;
-use super::station::{Layout, Station, Words};
+use super::station::{Held, Layout, Station, Words};
 use super::watch::{Shared, Watch};
 use super::work::Work;
 use crate::call::Call;
@@ -31,7 +32,7 @@ use crate::control::{Health, Journal};
 use crate::error::{Error, Result};
 use crate::ffi::cuda::Address;
 use crate::plan::mapped::{self, Way};
-use crate::plan::problem::Problem;
+use crate::plan::problem::{Counts, Problem};
 use crate::plan::types::{Collective, DataType, Rank, ReduceOp};
 use crate::reduce::Scalar;
 
@@ -81,13 +82,66 @@ struct Learned {
     tag: u32,
     input_bytes: usize,
     output_bytes: usize,
+    /// Where both are in one buffer, if they can be.
+    in_place: Option<(usize, usize)>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+impl Learned {
+    /// Whether input and output lie over each other in another way than that in which each is used before it is written.
+    fn collides(&self, input: Address, output: Address) -> bool {
+        let (to_input, to_output) = (self.input_bytes as u64, self.output_bytes as u64);
+        let overlaps = to_input > 0
+            && to_output > 0
+            && input < output.saturating_add(to_output)
+            && output < input.saturating_add(to_input);
+        let fits = |(of_input, of_output): (usize, usize)| {
+            input.checked_sub(of_input as u64) == output.checked_sub(of_output as u64)
+        };
+        overlaps && !self.in_place.is_some_and(fits)
+    }
+
+    /// Where input and output are, and no factor at a wrong place. Refuses what no kernel can use: it would end all that the
+    /// process has on the GPU.
+    fn buffers(
+        &self,
+        call: &Call,
+        (input, output, scalar): (Address, Address, Option<Address>),
+    ) -> Result<(Address, Address)> {
+        let collective = call.collective;
+        let (input, output) = (used((input, self.input_bytes)), used((output, self.output_bytes)));
+        let both = [("input", input, self.input_bytes), ("output", output, self.output_bytes)];
+        for (what, address, bytes) in both {
+            if address == 0 && bytes > 0 {
+                return Err(Error::argument(format!("{what} of {collective} is NULL")));
+            }
+        }
+        // Of an all_to_all at one address nobody promises the values, but programs that measure make it.
+        let is_usual = call.collective == Collective::AllToAll && input == output;
+        if !is_usual && self.collides(input, output) {
+            return Err(Error::argument(format!(
+                "input and output of {collective} overlap, but are not in place: input at {input:#x}, output at {output:#x}"
+            )));
+        }
+        // Elsewhere values are moved byte by byte where that is needed.
+        if self.way == Way::Buffers && matches!(self.program.kind, Kind::Fold { .. }) {
+            let (data_type, size) = (call.data_type, call.data_type.size() as u64);
+            let all = [("input", input), ("output", output), ("factor", scalar.unwrap_or(0))];
+            if let Some((what, address)) = all.iter().find(|(_, at)| !at.is_multiple_of(size)) {
+                return Err(Error::argument(format!(
+                    "{what} of {collective} at {address:#x} is not aligned to {data_type} of {size} bytes"
+                )));
+            }
+        }
+        Ok((input, output))
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
 struct Key {
     collective: Collective,
     data_type: DataType,
     count: u64,
+    counts: Option<Counts>,
     op: ReduceOp,
     root: Rank,
 }
@@ -107,8 +161,13 @@ pub(crate) struct DeviceRank {
     limit: Duration,
     /// Ends before the memory it looks at.
     watch: Watch,
-    _stations: Vec<Import>,
+    /// Those of other processes, and those of this one on other GPUs. Given back last.
+    _stations: (Vec<Import>, Vec<Held>),
 }
+
+/// What ends a rank's kernels, from any thread, also while another enqueues.
+#[derive(Clone, Debug)]
+pub(crate) struct Stop(Arc<Shared>);
 
 impl DeviceRank {
     /// Meets the other ranks. All ranks call it, and all get a rank, or all get the reason why not.
@@ -184,12 +243,15 @@ impl DeviceRank {
         let locations: Vec<Location> =
             exchange(setup, &location).map_err(|error| Fault::Other(error.to_string()))?;
         let (station, _) = (station?, handle?);
-        let (mut imports, mut unreached) = (Vec::new(), Vec::new());
+        let (mut imports, mut held, mut unreached) = (Vec::new(), Vec::new(), Vec::new());
         let (mut stations, mut foreign) = ([0; RANKS], 0_u64);
         for (peer, (one, location)) in all.iter().zip(&locations).enumerate() {
             stations[peer] = if peer == setup.rank as usize {
                 station.address()
             } else if one.process == own_process {
+                if one.ordinal != gpu.ordinal() {
+                    held.extend(Held::at(location.address));
+                }
                 if let Some(other) = gpu::opened(one.ordinal) {
                     gpu.reach(&other)?;
                 }
@@ -244,7 +306,7 @@ impl DeviceRank {
             limit: setup.config.timeout,
             watch: Watch::start(&shared)?,
             shared,
-            _stations: imports,
+            _stations: (imports, held),
         };
         Ok(Prepared { rank, trial, unreached })
     }
@@ -285,7 +347,7 @@ impl DeviceRank {
     pub(crate) fn enqueue(&mut self, streams: &[Stream], work: &[Work<'_>]) -> Result<()> {
         let gpu = Arc::clone(&self.gpu);
         let _context = gpu.enter()?;
-        let Some(stream) = self.order.begin(streams)? else { return Ok(()) };
+        let stream = self.order.begin(streams)?;
         let launched = self.launch_all(stream, work);
         // What was launched before an error is waited for too.
         let ended = self.order.end(streams);
@@ -294,6 +356,9 @@ impl DeviceRank {
     }
 
     fn launch_all(&mut self, stream: Stream, work: &[Work<'_>]) -> Result<()> {
+        if work.len() > 1 {
+            self.check(work)?;
+        }
         let mut batch = Batch { open: None, is_alone: work.len() == 1 };
         for one in work {
             if let Work::Collective { call, input, output, scalar } = one {
@@ -302,10 +367,24 @@ impl DeviceRank {
             }
         }
         self.flush(stream, &mut batch)?;
-        if work.iter().any(|one| !matches!(one, Work::Collective { .. })) {
+        if has_messages(work) {
             self.messages(stream, work)?;
         }
         Ok(())
+    }
+
+    /// Refuses what cannot be done of a group, before anything of it is launched: others would wait for the rest.
+    fn check(&mut self, work: &[Work<'_>]) -> Result<()> {
+        for one in work {
+            if let Work::Collective { call, input, output, scalar } = one {
+                let place = self.learn(call)?;
+                self.learned[place].buffers(call, (*input, *output, *scalar))?;
+            }
+        }
+        match has_messages(work) {
+            true => Messages::of(work, self.ranks).own(self.rank).map(drop),
+            false => Ok(()),
+        }
     }
 
     /// A call's place among those known.
@@ -314,16 +393,16 @@ impl DeviceRank {
             collective: call.collective,
             data_type: call.data_type,
             count: call.count,
+            counts: call.counts.clone(),
             op: if call.collective.reduces() { call.op } else { ReduceOp::Sum },
             root: if call.collective.has_root() { call.root } else { 0 },
         };
-        if call.counts.is_none()
-            && let Some(place) = self.learned.iter().position(|learned| learned.key == key)
-        {
+        if let Some(place) = self.learned.iter().position(|learned| learned.key == key) {
             return Ok(place);
         }
         let input_bytes = call.input_bytes(self.rank, self.ranks)?;
         let output_bytes = call.output_bytes(self.rank, self.ranks)?;
+        let in_place = call.in_place(self.rank, self.ranks)?;
         let problem = call.problem(self.ranks, call.level.unwrap_or_default())?;
         let layout = self.shared.station.layout;
         let way = match call.op {
@@ -356,6 +435,7 @@ impl DeviceRank {
             tag,
             input_bytes,
             output_bytes,
+            in_place,
         });
         Ok(self.learned.len() - 1)
     }
@@ -367,9 +447,10 @@ impl DeviceRank {
         call: &Call,
         (input, output, scalar): (Address, Address, Option<Address>),
         batch: &mut Batch,
-    ) -> std::result::Result<(), Fault> {
-        let (input_bytes, output_bytes) =
-            (self.learned[place].input_bytes, self.learned[place].output_bytes);
+    ) -> Result<()> {
+        let learned = &self.learned[place];
+        let (input_bytes, output_bytes) = (learned.input_bytes, learned.output_bytes);
+        let (input, output) = learned.buffers(call, (input, output, scalar))?;
         let (from, to) = self.name((input, input_bytes), (output, output_bytes))?;
         let learned = &self.learned[place];
         let mut buffers = Buffers {
@@ -402,7 +483,7 @@ impl DeviceRank {
             (learned.launch.named, learned.launch.names) = self.exports.fresh();
             launch(&self.gpu, function, shape, stream, &learned.launch)?;
             self.launched();
-            return export::copy(&self.gpu, output, to.address, output_bytes, stream);
+            return Ok(export::copy(&self.gpu, output, to.address, output_bytes, stream)?);
         }
         if !batch.joins(learned, call, buffers) {
             self.flush(stream, batch)?;
@@ -452,14 +533,21 @@ impl DeviceRank {
         }
     }
 
+    /// What ends its kernels.
+    pub(crate) fn stop(&self) -> Stop {
+        Stop(Arc::clone(&self.shared))
+    }
+}
+
+impl Stop {
     /// Ends kernels that wait, now and in the future.
     pub(crate) fn abort(&self) {
-        self.shared.words.abort();
+        self.0.words.abort();
     }
 
     /// Whether kernels end without having done their work.
-    pub(crate) fn is_aborted(&self) -> bool {
-        self.shared.words.is_aborted()
+    pub(crate) fn is_raised(&self) -> bool {
+        self.0.words.is_aborted()
     }
 }
 
@@ -515,6 +603,16 @@ impl Batch {
     }
 }
 
+fn has_messages(work: &[Work<'_>]) -> bool {
+    work.iter().any(|one| !matches!(one, Work::Collective { .. }))
+}
+
+/// Where a buffer of so many bytes is. What a rank has no use for is nowhere: the others are told the address, beside a number that
+/// would be in the upper bits of one that is anything.
+fn used((address, bytes): (Address, usize)) -> Address {
+    if bytes == 0 { 0 } else { address }
+}
+
 /// Launches; every launch of this module goes through here.
 #[expect(unsafe_code, reason = "the argument is what the kernel was compiled for")]
 fn launch(
@@ -558,7 +656,7 @@ fn share_parts(bytes: u64, most: u32) -> u32 {
 
 /// What a call is, in 32 bits: ranks compare it.
 fn tag(key: &Key, problem: &Problem) -> u32 {
-    let signature = [
+    let mut signature = vec![
         key.collective as u64,
         key.data_type as u64,
         problem.count(),
@@ -566,6 +664,9 @@ fn tag(key: &Key, problem: &Problem) -> u32 {
         u64::from(key.root),
         u64::from(key.collective.reduces()),
     ];
+    if let Some(Counts::PerRank(counts)) = &key.counts {
+        signature.extend_from_slice(counts);
+    }
     fold(&signature)
 }
 

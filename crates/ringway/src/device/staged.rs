@@ -50,7 +50,7 @@ use super::order::Order;
 use super::work::Work;
 use crate::call::Call;
 use crate::config::Config;
-use crate::control::Health;
+use crate::control::{Health, Report};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::cuda::Address;
 use crate::plan::types::{Rank, ReduceOp};
@@ -72,18 +72,22 @@ pub(crate) struct MessagePiece {
     pub(crate) address: *mut u8,
     pub(crate) bytes: usize,
     pub(crate) sends: bool,
+    /// What both ends must have alike, besides the bytes.
+    pub(crate) mark: u32,
 }
 
 /// What makes host calls with the other ranks: a communicator of its own.
 #[expect(unsafe_code, reason = "memory by address")]
 pub(crate) trait Channel: Debug + Send + Sync {
-    /// Makes a collective call and waits for it; input and output come with the bytes they have room for.
+    /// Makes a part of a collective call of `whole` values, and waits for it; input and output come with the bytes they have
+    /// room for. Ranks that make parts of different calls are told so, also where the parts are alike.
     ///
     /// # Safety
     /// Both are valid for so many bytes, and nobody else touches them meanwhile.
     unsafe fn collective(
         &self,
         call: &Call,
+        whole: u64,
         input: (*mut u8, usize),
         output: (*mut u8, usize),
     ) -> Result<()>;
@@ -106,6 +110,9 @@ pub(crate) trait Channel: Debug + Send + Sync {
 
     /// Adapters forget such memory, on which no call was made.
     fn disown(&self);
+
+    /// Whether it has failed: no call of it succeeds any more.
+    fn has_failed(&self) -> bool;
 
     /// Ends calls under way, here and on the other ranks.
     fn abort(&self, reason: &str);
@@ -166,6 +173,7 @@ pub(crate) struct StagedRank {
     /// GPU memory that this rank's adapters reach, until all ranks have said whether theirs do; or why they do not.
     direct: std::result::Result<Option<Direct>, String>,
     limit: Duration,
+    health: Arc<Health>,
     alarm: Alarm,
     watch: Threads,
     device: Option<Device>,
@@ -221,6 +229,7 @@ impl StagedRank {
             why: why.to_owned(),
             direct,
             limit: config.timeout,
+            health: Arc::clone(health),
             alarm,
             watch,
             device,
@@ -297,7 +306,7 @@ impl StagedRank {
         let slots = (self.channels.len() * SLOTS) as u64;
         let me = (self.rank, self.ranks, slots);
         if let Some(device) = &mut self.device {
-            if self.without == 0 || !is_on_host(work) {
+            if self.without == 0 || !is_on_host(streams, work) {
                 return device.enqueue(streams, me, work);
             }
             // The channels are the kernels' until they are done.
@@ -309,9 +318,14 @@ impl StagedRank {
         }
         // SAFETY: the promise of whoever enqueues: host memory of this rank, valid until this returns.
         #[expect(unsafe_code, reason = "the caller's promise")]
-        unsafe {
-            host::run(&self.channels, me, work)
+        let done = unsafe { host::run(&self.channels, me, work) };
+        if let Err(error) = &done
+            && self.channels.iter().any(|channel| channel.has_failed())
+        {
+            // The others may have called nothing yet, and have no proxy that would find out.
+            tell(&self.health, error);
         }
+        done
     }
 }
 
@@ -339,7 +353,7 @@ impl Device {
     ) -> Result<()> {
         let gpu = Arc::clone(&self.gpu);
         let _context = gpu.enter()?;
-        let Some(stream) = self.order.begin(streams)? else { return Ok(()) };
+        let stream = self.order.begin(streams)?;
         let launched = self.launch_all(stream, (rank, ranks, slots), work);
         // What was launched before an error is waited for too.
         let ended = self.order.end(streams);
@@ -490,16 +504,25 @@ impl Device {
     }
 }
 
-/// Whether no buffer is in GPU memory.
-fn is_on_host(work: &[Work<'_>]) -> bool {
+/// The ranks agree on the error of a channel.
+fn tell(health: &Health, error: &Error) {
+    if !health.is_raised() {
+        health.report(Report::channel(error));
+    }
+}
+
+/// Whether no buffer is in GPU memory. What names none goes by a stream, where there is one: it has its place there.
+fn is_on_host(streams: &[Stream], work: &[Work<'_>]) -> bool {
+    let named = work.iter().flat_map(|one| match *one {
+        Work::Collective { input, output, .. } => [input, output],
+        Work::Send { address, .. } | Work::Receive { address, .. } => [address, 0],
+    });
+    let mut named = named.filter(|address| *address != 0).peekable();
     let here = |address: Address| {
         let address = usize::try_from(address).unwrap_or(0);
-        address == 0 || memory_of(std::ptr::with_exposed_provenance(address)) == Memory::Host
+        memory_of(std::ptr::with_exposed_provenance(address)) != Memory::Device
     };
-    work.iter().all(|one| match *one {
-        Work::Collective { input, output, .. } => here(input) && here(output),
-        Work::Send { address, .. } | Work::Receive { address, .. } => here(address),
-    })
+    (streams.is_empty() || named.peek().is_some()) && named.all(here)
 }
 
 /// Refuses a buffer that is not there.

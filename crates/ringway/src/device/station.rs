@@ -2,11 +2,15 @@
 //!
 //! Every rank has one, laid out alike, and maps those of all others: by address where they are in the same
 //! process, by a handle of the driver's where they are not.
+//!
+//! *Invariant:* a station is given back when no rank of this process can have a kernel that uses it. The driver waits for
+//! kernels of the same GPU, and what is mapped in other processes stays; ranks on other GPUs of the process hold it themselves
+//! (`Held`), as one that gave its communicator up may go before a call of theirs begins.
 
 #![allow(unsafe_code, reason = "words in pinned memory that kernels write")]
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::Fault;
 use super::gpu::{DeviceMemory, Gpu, PinnedMemory};
@@ -78,18 +82,72 @@ const _: () = assert!((ENTRIES as u64) << super::export::OFFSET_BITS <= 1 << 56)
 // Entries of the book are read and written as words.
 const _: () = assert!(ENTRY_BYTES.is_multiple_of(8));
 
+/// Stations of this process, and the memory of those whose rank went before the last that held them. To give that back
+/// waits for kernels of its GPU, and those for other threads: it is done by a rank that leaves that GPU.
+#[derive(Debug)]
+struct Stations {
+    known: Vec<(Address, Weak<DeviceMemory>)>,
+    left: Vec<DeviceMemory>,
+}
+
+static STATIONS: Mutex<Stations> = Mutex::new(Stations { known: Vec::new(), left: Vec::new() });
+
+fn stations() -> MutexGuard<'static, Stations> {
+    STATIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A rank's own station.
 #[derive(Debug)]
 pub(super) struct Station {
-    memory: DeviceMemory,
+    /// There until it is dropped.
+    memory: Option<Arc<DeviceMemory>>,
+    gpu: Arc<Gpu>,
+    address: Address,
+    bytes: usize,
     pub(super) layout: Layout,
+}
+
+/// The station of a rank of this process that has another GPU: there as long as this is.
+#[derive(Debug)]
+pub(super) struct Held(Option<Arc<DeviceMemory>>);
+
+impl Held {
+    /// That at an address, which a rank has told; nothing where that rank has failed meanwhile.
+    pub(super) fn at(address: Address) -> Option<Self> {
+        let all = stations();
+        let found = all.known.iter().filter(|(known, _)| *known == address);
+        found.filter_map(|(_, memory)| memory.upgrade()).next().map(|memory| Self(Some(memory)))
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let last = self.0.take().and_then(Arc::into_inner);
+        stations().left.extend(last);
+    }
+}
+
+impl Drop for Station {
+    fn drop(&mut self) {
+        let own = self.memory.take().and_then(Arc::into_inner);
+        let ordinal = self.gpu.ordinal();
+        let here = |memory: &mut DeviceMemory| memory.gpu().ordinal() == ordinal;
+        let left: Vec<_> = stations().left.extract_if(.., here).collect();
+        // Without the lock: it takes its time.
+        drop((own, left));
+    }
 }
 
 impl Station {
     pub(super) fn new(gpu: &Arc<Gpu>, layout: Layout) -> Result<Self, Fault> {
         let bytes = usize::try_from(layout.bytes)
             .map_err(|_| Fault::Other("a station too large for this machine".to_owned()))?;
-        Ok(Self { memory: gpu.alloc(bytes)?, layout })
+        let memory = Arc::new(gpu.alloc(bytes)?);
+        let mut all = stations();
+        all.known.retain(|(_, memory)| memory.strong_count() > 0);
+        let (gpu, address) = (Arc::clone(gpu), memory.address());
+        all.known.push((address, Arc::downgrade(&memory)));
+        Ok(Self { memory: Some(memory), gpu, address, bytes, layout })
     }
 
     /// Launches that began, and that ended. Waits for a copy, which may have to wait for kernels.
@@ -103,11 +161,11 @@ impl Station {
     }
 
     pub(super) fn address(&self) -> Address {
-        self.memory.address()
+        self.address
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.memory.bytes()
+        self.bytes
     }
 }
 

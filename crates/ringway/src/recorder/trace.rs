@@ -178,7 +178,8 @@ impl MessageRecord {
 /// One launch on a GPU: one call, or several of a group. When it began and ended only the device knows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchRecord {
-    /// Its place among this rank's launches, from 1. Those of a captured graph count once, when it was captured.
+    /// Its place among this rank's launches, from 1. Those of a captured graph count once, when it was captured: kernels count
+    /// them with every replay, so that from then on what is noted by their count stands at another launch, or at none.
     pub number: u64,
     /// The first call in it; of messages `send_recv`.
     pub collective: Collective,

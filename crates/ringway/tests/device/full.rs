@@ -5,35 +5,18 @@ use std::time::Duration;
 
 use ringway::config::Config;
 use ringway::device::{Buffer, DeviceStream};
+use ringway::plan::problem::Counts;
 use ringway::plan::types::Level;
 use ringway::testing::world_with;
 use ringway::{Call, Collective, Communicator, DataType, DeviceWork};
 
 use crate::collectives::values;
-use crate::processes::{Folder, RANK, command, root, wait};
+use crate::processes::{is_apart, run_apart};
 use crate::world::{config, is_real, patience};
 
-/// Runs a test in a process of its own, on a fake GPU with so many multiprocessors, each of which runs one block.
-fn run_on_few(test: &str, processors: u32) {
-    let name = format!("ringway-{}-{}", test.replace("::", "-"), std::process::id());
-    let folder = Folder(std::env::temp_dir().join(name));
-    std::fs::create_dir_all(&folder.0).unwrap();
-    let told = folder.0.join("told");
-    let mut command = command(test, 0, 1, &root());
-    command.env("FAKE_CUDA_SMS", processors.to_string()).env("FAKE_CUDA_FULL", "1");
-    command.stdout(std::fs::File::create(&told).unwrap());
-    wait(vec![command.spawn().unwrap()]);
-    let told = std::fs::read_to_string(told).unwrap();
-    assert!(told.contains("1 passed"), "{test}: {told}");
-}
-
-/// Whether this process is one whose GPU has few multiprocessors, or a real one; else runs the test in such a process.
-fn is_few(test: &str, processors: u32) -> bool {
-    let is_few = is_real() || std::env::var_os(RANK).is_some();
-    if !is_few {
-        run_on_few(test, processors);
-    }
-    is_few
+/// A fake GPU with so many multiprocessors, each of which runs one block.
+fn few(processors: u32) -> [(&'static str, String); 2] {
+    [("FAKE_CUDA_SMS", processors.to_string()), ("FAKE_CUDA_FULL", "1".to_owned())]
 }
 
 const RANKS: u32 = 4;
@@ -44,7 +27,9 @@ const COUNT: usize = 600_000;
 
 #[test]
 fn calls_that_wait_for_a_late_rank_leave_it_room() {
-    if config().is_some() && is_few("full::calls_that_wait_for_a_late_rank_leave_it_room", 16) {
+    if config().is_some()
+        && is_apart("full::calls_that_wait_for_a_late_rank_leave_it_room", &few(16))
+    {
         world_with(RANKS, &impatient(), late);
     }
 }
@@ -108,21 +93,43 @@ fn late(comm: &Communicator) {
     comm.barrier().unwrap();
 }
 
-/// Ranks that put the same calls into different launches, on communicators that leave each other fewer blocks than there
-/// are parts of a call.
+/// Runs `body` on three ranks whose communicator has others beside it, which leave it fewer blocks than there are parts of a call.
+fn among_others(test: &str, processors: u32, body: fn(&Communicator)) {
+    if config().is_none() || !is_apart(test, &few(processors)) {
+        return;
+    }
+    world_with(3, &impatient(), |comm| {
+        let others: Vec<_> = (0..3).map(|_| comm.dup().unwrap()).collect();
+        for one in others.iter().chain([comm]) {
+            one.attach_gpu(None).unwrap();
+        }
+        body(comm);
+        // Nobody gives memory back while another waits in a kernel.
+        comm.barrier().unwrap();
+    });
+}
+
+/// Enqueues groups of calls that all ranks make, and waits for them.
+fn run(comm: &Communicator, stream: &DeviceStream, groups: &[&[DeviceWork]]) {
+    comm.barrier().unwrap();
+    for group in groups {
+        // SAFETY: buffers have the sizes of the calls, and live until the stream was waited for.
+        unsafe { comm.enqueue(&[stream.stream()], group) }.unwrap();
+    }
+    stream.synchronize().unwrap();
+    comm.check().unwrap();
+}
+
+fn read(from: &Buffer, bytes: usize) -> Vec<u8> {
+    let mut found = vec![0; bytes];
+    from.read(0, &mut found).unwrap();
+    found
+}
+
+/// Ranks that put the same calls into different launches.
 #[test]
 fn calls_end_whatever_is_in_a_launch() {
-    if config().is_some() && is_few("full::calls_end_whatever_is_in_a_launch", 12) {
-        world_with(3, &impatient(), |comm| {
-            let others: Vec<_> = (0..3).map(|_| comm.dup().unwrap()).collect();
-            for one in others.iter().chain([comm]) {
-                one.attach_gpu(None).unwrap();
-            }
-            together_and_one_by_one(comm);
-            // Nobody gives memory back while another waits in a kernel.
-            comm.barrier().unwrap();
-        });
-    }
+    among_others("full::calls_end_whatever_is_in_a_launch", 12, together_and_one_by_one);
 }
 
 fn together_and_one_by_one(comm: &Communicator) {
@@ -138,50 +145,69 @@ fn together_and_one_by_one(comm: &Communicator) {
         output: output.address(),
         scalar: None,
     };
-    let run = |work: &[&[DeviceWork]]| {
-        comm.barrier().unwrap();
-        for group in work {
-            // SAFETY: the buffers have the sizes of the calls, and live until the stream was waited for.
-            unsafe { comm.enqueue(&[stream.stream()], group) }.unwrap();
-        }
-        stream.synchronize().unwrap();
-        comm.check().unwrap();
-    };
-    let read = |from: &Buffer| {
-        let mut found = vec![0; bytes];
-        from.read(0, &mut found).unwrap();
-        found
-    };
     // Kernels are loaded.
-    run(&[&[call(&one)]]);
-    let expected = read(&one);
+    run(comm, &stream, &[&[call(&one)]]);
+    let expected = read(&one, bytes);
     // Two calls in one launch of rank 0, and in two of the others.
     let (first, second) = ([call(&one)], [call(&two)]);
     match comm.rank() {
-        0 => run(&[&[call(&one), call(&two)]]),
-        _ => run(&[&first, &second]),
+        0 => run(comm, &stream, &[&[call(&one), call(&two)]]),
+        _ => run(comm, &stream, &[&first, &second]),
     }
-    assert!(read(&one) == expected && read(&two) == expected);
+    assert!(read(&one, bytes) == expected && read(&two, bytes) == expected);
     // Rank 0 sends to both in one launch; rank 2 takes what rank 1 sends first, and that comes after what rank 1 takes.
     let send = |peer: u32| DeviceWork::Send { peer, address: from.address(), bytes };
     let take = |peer: u32, to: &Buffer| DeviceWork::Receive { peer, address: to.address(), bytes };
     match comm.rank() {
-        0 => run(&[&[send(1), send(2)]]),
-        1 => run(&[&[take(0, &one)], &[send(2)]]),
-        _ => run(&[&[take(1, &one)], &[take(0, &two)]]),
+        0 => run(comm, &stream, &[&[send(1), send(2)]]),
+        1 => run(comm, &stream, &[&[take(0, &one)], &[send(2)]]),
+        _ => run(comm, &stream, &[&[take(1, &one)], &[take(0, &two)]]),
     }
     let sent = |rank: u32| values(DataType::F32, COUNT, rank.into());
     match comm.rank() {
         0 => {}
-        1 => assert!(read(&one) == sent(0)),
-        _ => assert!(read(&one) == sent(1) && read(&two) == sent(0)),
+        1 => assert!(read(&one, bytes) == sent(0)),
+        _ => assert!(read(&one, bytes) == sent(1) && read(&two, bytes) == sent(0)),
+    }
+}
+
+/// Whoever has no values to show is waited for by nobody: what was shown before must not be shown over meanwhile. Seen where a rank has fewer blocks
+/// than others, and is long about what it reads.
+#[test]
+fn calls_of_nothing_come_between_others() {
+    among_others("full::calls_of_nothing_come_between_others", 48, something_and_nothing);
+}
+
+fn something_and_nothing(comm: &Communicator) {
+    const VALUES: usize = 20_000;
+    let gpu = comm.gpu().expect("a GPU");
+    let stream = DeviceStream::new(&gpu).unwrap();
+    let [from, one, two] = [(); 3].map(|()| Buffer::new(&gpu, VALUES * 4).unwrap());
+    from.write(0, &values(DataType::F32, VALUES, comm.rank().into())).unwrap();
+    let work = |call: Call, output: &Buffer| {
+        let (input, output) = (from.address(), output.address());
+        [DeviceWork::Collective { call, input, output, scalar: None }]
+    };
+    let reduce = |count: usize| Call::new(Collective::AllReduce, DataType::F32, count as u64);
+    let (all, nothing) = (work(reduce(VALUES), &one), work(reduce(0), &two));
+    // The last rank has nothing; only it waits for the others.
+    let gather = Call::new(Collective::AllGather, DataType::F32, 0);
+    let gather = work(gather.counts(Counts::PerRank([5, 7, 0].into())), &two);
+    // Kernels are loaded.
+    run(comm, &stream, &[&all]);
+    run(comm, &stream, &[&gather]);
+    let expected = read(&one, VALUES * 4);
+    for round in 0..30 {
+        let between = if round % 2 == 0 { &nothing } else { &gather };
+        run(comm, &stream, &[&all, between, &all, between, &all]);
+        assert!(read(&one, VALUES * 4) == expected, "round {round} on rank {}", comm.rank());
     }
 }
 
 #[test]
 fn random_calls_end_where_there_is_little_room() {
     if !is_real() && config().is_some() {
-        run_on_few("random::random_calls_on_many_streams_end_with_the_bytes_of_the_host", 24);
+        run_apart("random::random_calls_on_many_streams_end_with_the_bytes_of_the_host", &few(24));
     }
 }
 
@@ -191,6 +217,6 @@ fn staged_calls_end_where_there_is_little_room() {
         return;
     }
     for test in ["every_collective_has_the_bytes_of_the_host", "messages_go_all_ways_at_once"] {
-        run_on_few(&format!("staged::{test}"), 16);
+        run_apart(&format!("staged::{test}"), &few(16));
     }
 }

@@ -9,7 +9,7 @@ use ringway::device::Stream;
 use crate::driver::call;
 use crate::world::config;
 
-/// A stream of the first GPU, whose context is current in this thread since.
+/// A stream of a GPU, whose context is current in this thread since.
 pub(crate) struct OwnStream {
     pub(crate) cuda: libloading::Library,
     pub(crate) handle: *mut c_void,
@@ -22,14 +22,22 @@ pub(crate) struct Graph<'a> {
 }
 
 impl OwnStream {
+    /// One of the first GPU.
     pub(crate) fn new() -> Self {
+        Self::of(0)
+    }
+
+    pub(crate) fn of(ordinal: i32) -> Self {
         let driver = config().and_then(|config| config.cuda_library);
         // SAFETY: the driver, which the library has opened already.
         let cuda =
             unsafe { libloading::Library::new(driver.unwrap_or_else(|| "libcuda.so.1".into())) }
                 .unwrap();
         let (mut context, mut handle): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
-        assert_eq!(call!(cuda, cuDevicePrimaryCtxRetain(&raw mut context => *mut _, 0 => i32)), 0);
+        assert_eq!(
+            call!(cuda, cuDevicePrimaryCtxRetain(&raw mut context => *mut _, ordinal => i32)),
+            0
+        );
         assert_eq!(call!(cuda, cuCtxSetCurrent(context => *mut c_void)), 0);
         assert_eq!(call!(cuda, cuStreamCreate(&raw mut handle => *mut _, 1 => u32)), 0);
         Self { cuda, handle }
@@ -45,8 +53,17 @@ impl OwnStream {
 
     /// Captures what `body` puts on the stream.
     pub(crate) fn capture(&self, body: impl FnOnce()) -> Graph<'_> {
+        self.capture_by(1, body)
+    }
+
+    /// The same, in the mode that is a program's if it asks for no other: it forbids other threads things too.
+    pub(crate) fn capture_for_all(&self, body: impl FnOnce()) -> Graph<'_> {
+        self.capture_by(0, body)
+    }
+
+    fn capture_by(&self, mode: i32, body: impl FnOnce()) -> Graph<'_> {
         let Self { cuda, handle: stream } = self;
-        assert_eq!(call!(cuda, cuStreamBeginCapture_v2(*stream => *mut c_void, 1 => i32)), 0);
+        assert_eq!(call!(cuda, cuStreamBeginCapture_v2(*stream => *mut c_void, mode => i32)), 0);
         body();
         let (mut graph, mut handle): (*mut c_void, *mut c_void) = (null_mut(), null_mut());
         let ended =

@@ -9,13 +9,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use ringway::config::{Config, Environment};
-use ringway::device::Buffer;
+use ringway::device::{Buffer, DeviceStream};
 use ringway::{Call, Collective, Communicator, DataType, DeviceQueue, DeviceWork, Place, ReduceOp};
 
 use crate::collectives::{Side, compare};
 use crate::driver::call;
 use crate::graph::OwnStream;
-use crate::world::config;
+use crate::world::{config, is_real};
 
 /// Set in the processes of the ranks.
 pub(crate) const RANK: &str = "RINGWAY_RANK";
@@ -31,6 +31,29 @@ pub(crate) fn command(test: &str, rank: u32, size: u32, root: &str) -> Command {
         command.env("RINGWAY_CUDA_LIBRARY", driver).env("RINGWAY_NVRTC_LIBRARY", nvrtc);
     }
     command
+}
+
+/// Runs a test in a process of its own, on a fake GPU with such settings.
+pub(crate) fn run_apart(test: &str, settings: &[(&str, String)]) {
+    let name = format!("ringway-{}-{}", test.replace("::", "-"), std::process::id());
+    let folder = Folder(std::env::temp_dir().join(name));
+    std::fs::create_dir_all(&folder.0).unwrap();
+    let told = folder.0.join("told");
+    let mut command = command(test, 0, 1, &root());
+    command.envs(settings.iter().map(|(name, value)| (name, value)));
+    command.stdout(std::fs::File::create(&told).unwrap());
+    wait(vec![command.spawn().unwrap()]);
+    let told = std::fs::read_to_string(told).unwrap();
+    assert!(told.contains("1 passed"), "{test}: {told}");
+}
+
+/// Whether this process is such a one, or the GPU a real one; else runs the test in such a process.
+pub(crate) fn is_apart(test: &str, settings: &[(&str, String)]) -> bool {
+    let is_apart = is_real() || std::env::var_os(RANK).is_some();
+    if !is_apart {
+        run_apart(test, settings);
+    }
+    is_apart
 }
 
 /// Writes the log where the environment says.
@@ -208,6 +231,59 @@ fn loads_while_another_launches() {
         queue.finish().unwrap();
         comm.barrier().unwrap();
     });
+}
+
+/// A rank whose kernel begins when another, which has a GPU of its own in this process, has given the communicator up and left it: what
+/// it tells that rank must not go where other memory may be by then.
+#[test]
+fn a_rank_that_left_is_told_nothing_in_the_memory_of_others() {
+    const TEST: &str = "processes::a_rank_that_left_is_told_nothing_in_the_memory_of_others";
+    if is_real() || config().is_none() {
+        return;
+    }
+    // Kernels of the second begin when the first has left.
+    let settings =
+        [("FAKE_CUDA_DEVICES", "2".to_owned()), ("FAKE_CUDA_SLOW", "1:500000".to_owned())];
+    if is_apart(TEST, &settings) {
+        let mut config = config().unwrap();
+        config.timeout = crate::world::patience(30);
+        ringway::testing::world_with(2, &config, leaves_early);
+    }
+}
+
+fn leaves_early(comm: &Communicator) {
+    let rank = i32::try_from(comm.rank()).unwrap();
+    // By cards, and by buffers.
+    for count in [100_usize, 600_000] {
+        let given_up = comm.dup().unwrap();
+        given_up.attach_gpu(Some(rank)).unwrap();
+        let gpu = given_up.gpu().expect("a GPU");
+        let stream = DeviceStream::new(&gpu).unwrap();
+        let memory = Buffer::new(&gpu, 4 * count).unwrap();
+        let enqueue = || {
+            let call = Call::new(Collective::AllReduce, DataType::F32, count as u64);
+            let (input, output) = (memory.address().cast_const(), memory.address());
+            let work = DeviceWork::Collective { call, input, output, scalar: None };
+            // SAFETY: the memory has the size of the call, and lives until the stream was waited for.
+            unsafe { given_up.enqueue(&[stream.stream()], &[work]) }.unwrap();
+        };
+        // The kernel is loaded.
+        enqueue();
+        stream.synchronize().unwrap();
+        comm.barrier().unwrap();
+        if rank == 1 {
+            enqueue();
+        }
+        comm.barrier().unwrap();
+        if rank == 0 {
+            given_up.abort("enough");
+            drop(given_up);
+        } else {
+            stream.synchronize().unwrap();
+            drop(given_up);
+        }
+        comm.barrier().unwrap();
+    }
 }
 
 /// Kernels made ahead are of the same source, for any operation and any number of operands.

@@ -3,10 +3,12 @@
 //! the bytes of the host. `RINGWAY_SEED` draws others.
 
 use ringway::device::{Buffer, DeviceStream};
+use ringway::plan::problem::Counts;
 use ringway::plan::types::Level;
 use ringway::{Call, Collective, Communicator, DataType, DeviceWork, ReduceOp};
 
 use crate::collectives::values;
+use crate::staged::hosts;
 use crate::world::{self, world};
 
 /// A draw that is the same on every rank.
@@ -40,6 +42,17 @@ const COLLECTIVES: [Collective; 8] = [
     Collective::Gather,
     Collective::Scatter,
 ];
+
+/// Whether calls of it may have counts for each rank.
+fn has_counts(collective: Collective) -> bool {
+    matches!(
+        collective,
+        Collective::AllGather
+            | Collective::ReduceScatter
+            | Collective::Gather
+            | Collective::Scatter
+    )
+}
 
 /// Few, as each takes a kernel.
 const KINDS: [(DataType, ReduceOp); 3] = [
@@ -133,7 +146,15 @@ impl Side {
             return Pending { communicator, what: What::Message, input, at, output: count };
         }
         let root = u32::try_from(draw.below(2)).unwrap();
-        let call = Call::new(draw.of(&COLLECTIVES), data_type, count as u64).op(op).root(root);
+        let collective = draw.of(&COLLECTIVES);
+        let mut call = Call::new(collective, data_type, count as u64).op(op).root(root);
+        // On the host it is asked for, on a GPU it is so anyway.
+        call.level = Some(Level::Shape);
+        if has_counts(collective) && draw.below(4) == 0 {
+            // Some of them none.
+            let counts = (0..size).map(|_| (draw.below(3) * draw.below(count + 1) / 2) as u64);
+            call.counts = Some(Counts::PerRank(counts.collect()));
+        }
         let input = call.input_bytes(rank, size).unwrap();
         let output = call.output_bytes(rank, size).unwrap();
         let input = values(data_type, input / data_type.size(), seed);
@@ -166,8 +187,7 @@ impl Side {
         let expected = match &pending.what {
             What::Call(call) => {
                 let mut expected = vec![0; pending.output];
-                comm.call(&call.clone().level(Level::Shape), &pending.input, &mut expected)
-                    .unwrap();
+                comm.call(call, &pending.input, &mut expected).unwrap();
                 expected
             }
             What::Message => {
@@ -182,66 +202,84 @@ impl Side {
     }
 }
 
+/// What is drawn: `RINGWAY_SEED`, or one that is always the same.
+fn seed() -> u64 {
+    let seed = std::env::var("RINGWAY_SEED").ok();
+    seed.map_or(0, |text| text.parse().expect("RINGWAY_SEED is a whole number"))
+}
+
+/// Fewer where each takes long.
+fn most() -> usize {
+    if world::is_real() { 10_000 / usize::try_from(world::times()).unwrap() } else { 400 }
+}
+
 #[test]
 fn random_calls_on_many_streams_end_with_the_bytes_of_the_host() {
-    // Fewer where each takes long.
-    let most =
-        if world::is_real() { 10_000 / usize::try_from(world::times()).unwrap() } else { 400 };
-    let seed = std::env::var("RINGWAY_SEED").ok();
-    let seed = seed.map_or(0, |text| text.parse().expect("RINGWAY_SEED is a whole number"));
-    let made = world(4, |comm| {
-        let side = Side::of(comm);
-        side.warm();
-        comm.barrier().unwrap();
-        let mut draw = Draw::new(seed);
-        let mut calls = 0;
-        while calls < most {
-            let mut batch: Vec<Pending> = Vec::new();
-            let mut groups = Vec::new();
-            let mut at = 0;
-            for _ in 0..=draw.below(GROUPS) {
-                // A group of one to three calls of one communicator, on one stream or two.
-                let communicator = draw.below(side.communicators.len());
-                let first = draw.below(side.streams.len());
-                let second = draw.below(side.streams.len());
-                let size = 1 + draw.below(TOGETHER);
-                let mut work = Vec::new();
-                for _ in 0..size {
-                    let pending = side.prepare(&mut draw, communicator, at);
-                    let comm = &side.communicators[communicator];
-                    let bytes = pending.input.len().max(pending.output);
-                    // The same on every rank, whoever is the root: what all have at most.
-                    at += MOST * 4 * comm.size() as usize;
-                    assert!(pending.at + bytes <= at);
-                    side.from.write(pending.at, &pending.input).unwrap();
-                    side.to.write(pending.at, &vec![0; pending.output]).unwrap();
-                    work.extend(side.work(&pending));
-                    batch.push(pending);
-                }
-                calls += work.len();
-                groups.push((communicator, [first, second], work));
-            }
-            world::meet(comm);
-            for (communicator, [first, second], work) in &groups {
-                let streams = [*first, *second].map(|stream| side.streams[stream].stream());
-                let streams = if first == second { &streams[..1] } else { &streams[..] };
-                // SAFETY: the memory is used by nobody else in this batch, and lives longer.
-                unsafe { side.communicators[*communicator].enqueue(streams, work) }.unwrap();
-            }
-            world::meet(comm);
-            for stream in &side.streams {
-                stream.synchronize().unwrap();
-            }
-            for pending in &batch {
-                side.look(pending);
-            }
-        }
-        for one in &side.communicators {
-            one.check().unwrap();
-        }
-        // Nobody gives memory back while another waits in a kernel.
-        comm.barrier().unwrap();
-        calls
-    });
+    let (seed, most) = (seed(), most());
+    let made = world(4, |comm| random(comm, seed, most));
     println!("seed {seed}: calls that ended on each rank: {made:?}");
+}
+
+/// The same where they are staged: those of a communicator of two ranks are not, where these share a host.
+#[test]
+fn random_staged_calls_end_with_the_bytes_of_the_host() {
+    let (seed, most) = (seed(), most() / 4);
+    let made = hosts(&[0, 1, 0, 2], &[], move |comm| random(comm, seed, most));
+    println!("seed {seed}: staged calls that ended on each rank: {made:?}");
+}
+
+/// Makes so many calls at least; says how many.
+fn random(comm: &Communicator, seed: u64, most: usize) -> usize {
+    let side = Side::of(comm);
+    side.warm();
+    comm.barrier().unwrap();
+    let mut draw = Draw::new(seed);
+    let mut calls = 0;
+    while calls < most {
+        let mut batch: Vec<Pending> = Vec::new();
+        let mut groups = Vec::new();
+        let mut at = 0;
+        for _ in 0..=draw.below(GROUPS) {
+            // A group of one to three calls of one communicator, on one stream or two.
+            let communicator = draw.below(side.communicators.len());
+            let first = draw.below(side.streams.len());
+            let second = draw.below(side.streams.len());
+            let size = 1 + draw.below(TOGETHER);
+            let mut work = Vec::new();
+            for _ in 0..size {
+                let pending = side.prepare(&mut draw, communicator, at);
+                let comm = &side.communicators[communicator];
+                let bytes = pending.input.len().max(pending.output);
+                // The same on every rank, whoever is the root: what all have at most.
+                at += MOST * 4 * comm.size() as usize;
+                assert!(pending.at + bytes <= at);
+                side.from.write(pending.at, &pending.input).unwrap();
+                side.to.write(pending.at, &vec![0; pending.output]).unwrap();
+                work.extend(side.work(&pending));
+                batch.push(pending);
+            }
+            calls += work.len();
+            groups.push((communicator, [first, second], work));
+        }
+        world::meet(comm);
+        for (communicator, [first, second], work) in &groups {
+            let streams = [*first, *second].map(|stream| side.streams[stream].stream());
+            let streams = if first == second { &streams[..1] } else { &streams[..] };
+            // SAFETY: the memory is used by nobody else in this batch, and lives longer.
+            unsafe { side.communicators[*communicator].enqueue(streams, work) }.unwrap();
+        }
+        world::meet(comm);
+        for stream in &side.streams {
+            stream.synchronize().unwrap();
+        }
+        for pending in &batch {
+            side.look(pending);
+        }
+    }
+    for one in &side.communicators {
+        one.check().unwrap();
+    }
+    // Nobody gives memory back while another waits in a kernel.
+    comm.barrier().unwrap();
+    calls
 }

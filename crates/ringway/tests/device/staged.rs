@@ -16,7 +16,7 @@ use crate::graph::OwnStream;
 use crate::world;
 
 /// Runs `body` on ranks of so many hosts each, those named without a GPU. Nothing where none can be faked.
-fn hosts<R: Send + 'static>(
+pub(crate) fn hosts<R: Send + 'static>(
     hosts: &[u32],
     without: &[u32],
     body: impl Fn(&Communicator) -> R + Send + Sync + 'static,
@@ -25,7 +25,7 @@ fn hosts<R: Send + 'static>(
 }
 
 /// The same with settings.
-fn hosts_with<R: Send + 'static>(
+pub(crate) fn hosts_with<R: Send + 'static>(
     hosts: &[u32],
     without: &[u32],
     settings: &[(&str, &str)],
@@ -35,6 +35,16 @@ fn hosts_with<R: Send + 'static>(
     for (name, value) in settings {
         config.set(name, value, Source::Default).unwrap();
     }
+    hosts_on(config, (hosts, without), |_| None, body)
+}
+
+/// The same with a GPU of each rank's own, as `ordinal` says.
+pub(crate) fn hosts_on<R: Send + 'static>(
+    config: Config,
+    (hosts, without): (&[u32], &[u32]),
+    ordinal: fn(u32) -> Option<i32>,
+    body: impl Fn(&Communicator) -> R + Send + Sync + 'static,
+) -> Vec<R> {
     let ranks = u32::try_from(hosts.len()).unwrap();
     let id = Communicator::unique_id(&Config::default()).unwrap();
     let (done, waits) = channel();
@@ -51,7 +61,7 @@ fn hosts_with<R: Send + 'static>(
                     config.timeout = world::patience(20);
                     scope.spawn(move || {
                         let comm = Communicator::from_unique_id(&id, rank, ranks, config).unwrap();
-                        comm.attach_gpu(None).unwrap();
+                        comm.attach_gpu(ordinal(rank)).unwrap();
                         body(&comm)
                     })
                 })
@@ -73,7 +83,7 @@ fn hosts_with<R: Send + 'static>(
 
 /// A rank's memory: on its GPU, or on the host where it has none. Taken once and kept to the end of a test: giving
 /// device memory back waits for all kernels of the process, and one of them may wait for the rank that gives back.
-enum Side {
+pub(crate) enum Side {
     Gpu { stream: DeviceStream, memory: Buffer },
     Host(Mutex<Vec<u64>>),
 }
@@ -81,7 +91,7 @@ enum Side {
 const BYTES: usize = 24 << 20;
 
 impl Side {
-    fn of(comm: &Communicator) -> Self {
+    pub(crate) fn of(comm: &Communicator) -> Self {
         match comm.gpu() {
             Some(gpu) => Self::Gpu {
                 stream: DeviceStream::new(&gpu).unwrap(),
@@ -91,14 +101,14 @@ impl Side {
         }
     }
 
-    fn address(&self) -> *mut std::ffi::c_void {
+    pub(crate) fn address(&self) -> *mut std::ffi::c_void {
         match self {
             Self::Gpu { memory, .. } => memory.address(),
             Self::Host(memory) => memory.lock().unwrap().as_mut_ptr().cast(),
         }
     }
 
-    fn write(&self, at: usize, bytes: &[u8]) {
+    pub(crate) fn write(&self, at: usize, bytes: &[u8]) {
         match self {
             Self::Gpu { memory, .. } => memory.write(at, bytes).unwrap(),
             Self::Host(_) => {
@@ -110,7 +120,7 @@ impl Side {
         }
     }
 
-    fn read(&self, at: usize, length: usize) -> Vec<u8> {
+    pub(crate) fn read(&self, at: usize, length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         match self {
             Self::Gpu { memory, .. } => memory.read(at, &mut bytes).unwrap(),
@@ -124,7 +134,7 @@ impl Side {
         bytes
     }
 
-    fn enqueue(&self, comm: &Communicator, work: &[DeviceWork]) -> Result<(), Error> {
+    pub(crate) fn enqueue(&self, comm: &Communicator, work: &[DeviceWork]) -> Result<(), Error> {
         let streams: Vec<_> = match self {
             Self::Gpu { stream, .. } => vec![stream.stream()],
             Self::Host(_) => Vec::new(),
@@ -134,21 +144,21 @@ impl Side {
     }
 
     /// Enqueues what all ranks do, and waits for it.
-    fn run(&self, comm: &Communicator, work: &[DeviceWork]) {
+    pub(crate) fn run(&self, comm: &Communicator, work: &[DeviceWork]) {
         world::meet(comm);
         self.enqueue(comm, work).unwrap();
         world::meet(comm);
         self.wait();
     }
 
-    fn wait(&self) {
+    pub(crate) fn wait(&self) {
         if let Self::Gpu { stream, .. } = self {
             stream.synchronize().unwrap();
         }
     }
 
     /// A collective with its input at `from` and its output at `to`.
-    fn work(&self, call: &Call, from: usize, to: usize) -> DeviceWork {
+    pub(crate) fn work(&self, call: &Call, from: usize, to: usize) -> DeviceWork {
         DeviceWork::Collective {
             call: call.clone(),
             input: self.address().wrapping_byte_add(from),
@@ -484,7 +494,7 @@ fn groups_keep_their_order() {
 }
 
 /// The error that ended the communicator.
-fn failure(comm: &Communicator) -> Error {
+pub(crate) fn failure(comm: &Communicator) -> Error {
     let start = Instant::now();
     loop {
         if let Err(error) = comm.check() {
@@ -495,7 +505,7 @@ fn failure(comm: &Communicator) -> Error {
     }
 }
 
-fn all_alike(errors: &[Error], words: &[&str]) {
+pub(crate) fn all_alike(errors: &[Error], words: &[&str]) {
     for error in errors {
         for word in words {
             assert!(error.to_string().contains(word), "no {word:?} in {error}");
@@ -513,9 +523,10 @@ fn different_calls_are_the_same_error_everywhere() {
         // The last to come may be told at once.
         let _told = side.enqueue(comm, &[side.work(&call, 0, BYTES / 2)]);
         side.wait();
-        failure(comm)
+        // Whose kernels ended early is told so at once.
+        comm.check().unwrap_err()
     });
-    all_alike(&errors, &["mismatch", "rank 2"]);
+    all_alike(&errors, &["mismatch", "rank 2", "of 30000 float", "of 300000 float"]);
 }
 
 #[test]
@@ -564,6 +575,7 @@ fn kernels_end_when_a_rank_does_not_come() {
                 .deadline(Duration::from_millis(300));
             side.enqueue(comm, &[side.work(&call, 0, BYTES / 2)]).unwrap();
             side.wait();
+            return comm.failure().unwrap();
         }
         failure(comm)
     });
@@ -587,6 +599,10 @@ fn what_cannot_be_is_refused() {
         };
         let error = side.enqueue(comm, &[null]).unwrap_err();
         assert!(error.to_string().contains("input of all_reduce is NULL"), "{error}");
+        let call = Call::new(Collective::AllReduce, DataType::U8, 4);
+        // SAFETY: nothing is enqueued.
+        let error = unsafe { comm.enqueue(&[], &[side.work(&call, 0, 64)]) }.unwrap_err();
+        assert!(error.to_string().contains("want a stream"), "{error}");
         comm.barrier().unwrap();
     });
 }

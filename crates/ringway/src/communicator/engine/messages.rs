@@ -1,5 +1,6 @@
 //! Messages between two ranks, as the engine runs them.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,10 +17,26 @@ pub(crate) struct MessagePart {
     pub(crate) peer: Rank,
     pub(crate) area: Area,
     pub(crate) sends: bool,
+    /// What both ends must have alike, besides the bytes: a number of 12 bits.
+    pub(crate) mark: u32,
+}
+
+/// Messages of one peer and direction, which go in order.
+#[derive(Debug)]
+struct Line {
+    /// Those that have not begun.
+    rest: VecDeque<MessagePart>,
+    /// The one that is under way: as what, with which number of the recorder's.
+    execution: Execution,
+    number: u64,
+    /// What it is, and when it began, where somebody watches.
+    metering: Option<(bool, usize, u64)>,
+    begun: bool,
 }
 
 impl Engine {
-    /// Runs a batch of messages: those of one peer and direction in order, all others at once.
+    /// Runs a batch of messages: those of one peer and direction in order, all others at once, and none waits for one of
+    /// another line. A rank may wait for the second of a line before it does what the first of another is for.
     ///
     /// # Safety
     /// As for [`Execution::begin`], for every area.
@@ -31,59 +48,109 @@ impl Engine {
         deadline: Duration,
     ) -> Result<()> {
         let mut clock = Clock::new(deadline);
-        let mut rest: Vec<MessagePart> = batch.to_vec();
-        while !rest.is_empty() {
-            let (mut wave, mut later): (Vec<MessagePart>, Vec<MessagePart>) = Default::default();
-            for part in rest {
-                let taken = wave.iter().any(|w| w.peer == part.peer && w.sends == part.sends);
-                if taken { later.push(part) } else { wave.push(part) }
-            }
-            rest = later;
-            let peers: Vec<Rank> = wave.iter().map(|part| part.peer).collect();
-            // Where somebody watches: what the wave is, and when it began.
-            let metering = self.metered.as_ref().map(|_| {
-                let sizes = wave.iter().map(|part| (part.sends, part.area.bytes));
-                (sizes.collect::<Vec<_>>(), self.journal.recorder().now())
-            });
-            let mut executions = Vec::with_capacity(wave.len());
-            let mut numbers = Vec::with_capacity(wave.len());
-            for part in wave {
-                // SAFETY: the caller's promise.
-                let execution = unsafe { self.begin_message(part, mapped(part.peer)) };
-                let what = (execution.operation().1.sequence, part.area.bytes as u64);
-                let recorder = self.journal.recorder();
-                numbers.push(recorder.begin_message(part.peer, part.sends, what));
-                executions.push(execution);
-            }
-            let remote_scratch = self.own.layout().message_slots(self.session.rank);
-            let mut running: Vec<Running<'_>> = executions
-                .iter_mut()
-                .zip(&numbers)
-                .map(|(execution, number)| Running {
-                    execution,
-                    message: Some(*number),
-                    pairs: None,
-                    remote_scratch,
-                    begun: false,
-                    done: false,
-                })
-                .collect();
-            let outcome = match self.connect(&peers, &mut clock) {
-                Ok(()) => self.run(&mut running, &mut clock),
-                unconnected => unconnected,
+        let mut queues: Vec<VecDeque<MessagePart>> = Vec::new();
+        for part in batch {
+            let is_its = |queue: &&mut VecDeque<MessagePart>| {
+                queue.front().is_some_and(|one| (one.peer, one.sends) == (part.peer, part.sends))
             };
-            for (number, one) in numbers.iter().zip(&running) {
-                self.journal.recorder().end_message(*number, outcome.is_err() && !one.done);
-            }
-            outcome?;
-            if let (Some(metered), Some((sizes, began))) = (&self.metered, metering) {
-                let took = self.journal.recorder().now().saturating_sub(began);
-                for (sends, bytes) in sizes {
-                    metered.meter.messages(sends).add(bytes as u64, took);
-                }
+            match queues.iter_mut().find(is_its) {
+                Some(queue) => queue.push_back(*part),
+                None => queues.push(VecDeque::from([*part])),
             }
         }
+        let peers: Vec<Rank> =
+            queues.iter().filter_map(|queue| queue.front()).map(|part| part.peer).collect();
+        let mut lines: Vec<Line> = Vec::with_capacity(queues.len());
+        for queue in queues {
+            // SAFETY: the caller's promise.
+            lines.extend(unsafe { self.next_message(queue, mapped) });
+        }
+        let outcome = match self.connect(&peers, &mut clock) {
+            // SAFETY: the caller's promise.
+            Ok(()) => unsafe { self.run_lines(&mut lines, mapped, &mut clock) },
+            unconnected => unconnected,
+        };
+        for line in &lines {
+            self.journal.recorder().end_message(line.number, true);
+        }
+        outcome
+    }
+
+    /// Runs lines to their end; those that have come there are taken out.
+    ///
+    /// # Safety
+    /// As for [`Engine::exchange`].
+    #[expect(unsafe_code, reason = "passes the caller's promise on")]
+    unsafe fn run_lines(
+        &mut self,
+        lines: &mut Vec<Line>,
+        mapped: &dyn Fn(Rank) -> bool,
+        clock: &mut Clock,
+    ) -> Result<()> {
+        let remote_scratch = self.own.layout().message_slots(self.session.rank);
+        while !lines.is_empty() {
+            let mut running: Vec<Running<'_>> = lines
+                .iter_mut()
+                .map(|line| Running {
+                    message: Some(line.number),
+                    pairs: None,
+                    remote_scratch,
+                    begun: line.begun,
+                    done: false,
+                    is_followed: !line.rest.is_empty(),
+                    execution: &mut line.execution,
+                })
+                .collect();
+            let outcome = self.run(&mut running, clock);
+            let states: Vec<(bool, bool)> =
+                running.iter().map(|one| (one.begun, one.done)).collect();
+            let mut left = Vec::with_capacity(lines.len());
+            for (mut line, (begun, done)) in lines.drain(..).zip(states) {
+                if !done {
+                    line.begun = begun;
+                    left.push(line);
+                    continue;
+                }
+                self.end_message(&line);
+                if outcome.is_ok() {
+                    // SAFETY: the caller's promise.
+                    left.extend(unsafe { self.next_message(line.rest, mapped) });
+                }
+            }
+            *lines = left;
+            outcome?;
+        }
         Ok(())
+    }
+
+    /// The first of some messages, about to begin, with those behind it.
+    ///
+    /// # Safety
+    /// As for [`Engine::exchange`].
+    #[expect(unsafe_code, reason = "passes the caller's promise on")]
+    unsafe fn next_message(
+        &mut self,
+        mut rest: VecDeque<MessagePart>,
+        mapped: &dyn Fn(Rank) -> bool,
+    ) -> Option<Line> {
+        let part = rest.pop_front()?;
+        let metering = self.metered.as_ref();
+        let metering =
+            metering.map(|_| (part.sends, part.area.bytes, self.journal.recorder().now()));
+        // SAFETY: the caller's promise.
+        let execution = unsafe { self.begin_message(part, mapped(part.peer)) };
+        let what = (execution.operation().1.sequence, part.area.bytes as u64);
+        let number = self.journal.recorder().begin_message(part.peer, part.sends, what);
+        Some(Line { rest, execution, number, metering, begun: false })
+    }
+
+    /// Notes that a message is over.
+    fn end_message(&self, line: &Line) {
+        let recorder = self.journal.recorder();
+        recorder.end_message(line.number, false);
+        if let (Some(metered), Some((sends, bytes, began))) = (&self.metered, line.metering) {
+            metered.meter.messages(sends).add(bytes as u64, recorder.now().saturating_sub(began));
+        }
     }
 
     /// # Safety
@@ -109,7 +176,7 @@ impl Engine {
         let scratch = self.own_area(base, layout.message_bytes);
         let area = [part.area];
         let areas: (&[Area], &[Area]) = if part.sends { (&area, &[]) } else { (&[], &area) };
-        let tag = OperationTag { sequence, tag: message_tag(sequence, part.area.bytes as u64) };
+        let tag = OperationTag { sequence, tag: message_tag(sequence, part) };
         let prepared = Arc::new(Prepared::new(plan));
         let bytes =
             Part { data_type: crate::plan::types::DataType::U8, kernel: None, scales: Vec::new() };
@@ -121,7 +188,8 @@ impl Engine {
 }
 
 /// What two ends of a message must agree on; never 0.
-fn message_tag(sequence: u64, bytes: u64) -> u32 {
-    let mixed = (sequence ^ bytes.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+fn message_tag(sequence: u64, part: MessagePart) -> u32 {
+    let alike = part.area.bytes as u64 ^ u64::from(part.mark) << 52;
+    let mixed = (sequence ^ alike.rotate_left(32)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     u32::try_from(mixed >> 32).map_or(1, |tag| tag | 1)
 }

@@ -61,6 +61,10 @@ pub(in crate::device) struct DeviceMemory {
 }
 
 impl DeviceMemory {
+    pub(in crate::device) fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
     pub(in crate::device) fn address(&self) -> Address {
         self.address
     }
@@ -73,6 +77,7 @@ impl DeviceMemory {
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
         let Ok(_context) = self.gpu.enter() else { return };
+        let _relaxed = self.gpu.relax();
         // SAFETY: it was taken by `alloc`, and nothing else gives it back. The driver waits for kernels.
         unsafe { (self.gpu.driver.free)(self.address) };
     }
@@ -106,6 +111,7 @@ impl PinnedMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         let Ok(_context) = self.gpu.enter() else { return };
+        let _relaxed = self.gpu.relax();
         // SAFETY: it was taken by `pinned`, and nothing else gives it back.
         unsafe { (self.gpu.driver.host_free)(self.place.as_ptr().cast()) };
     }
@@ -155,6 +161,7 @@ unsafe impl Sync for Event {}
 impl Event {
     /// Marks what is enqueued on the stream so far.
     pub(in crate::device) fn record(&self, stream: Stream) -> Result<(), Fault> {
+        let _turn = self.gpu.turn.take();
         // SAFETY: both handles are alive.
         let code = unsafe { (self.gpu.driver.event_record)(self.handle, stream.handle()) };
         self.gpu.checked("marking a stream", code)

@@ -68,7 +68,7 @@ struct rw_launch {
   u64 book;            // what this rank names to other processes, in pinned memory
   u32 rank, ranks;
   u32 parts_most;      // of any launch: stations are laid out for so many
-  u16 ops, parts;
+  u32 ops;
   u32 named, names;    // entries that the station may not have yet: from, and up to
   u32 op;              // the operation, where the kernel is for all
   u16 steps, places;   // where they begin in what follows

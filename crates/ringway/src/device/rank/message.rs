@@ -2,7 +2,7 @@
 
 use zerocopy::FromZeros;
 
-use super::{DeviceRank, Work, fold, launch, share_parts};
+use super::{DeviceRank, Work, fold, launch, share_parts, used};
 use crate::device::export;
 use crate::device::gpu::Stream;
 use crate::device::kernels::Kind;
@@ -78,14 +78,15 @@ impl DeviceRank {
         }
         let mut calls = Vec::with_capacity(out.len() + into.len());
         for (_, address, bytes) in out {
-            let (named, _) = self.name((*address, *bytes), (0, 0))?;
-            if named.address != *address && out.len() > 1 {
+            let address = used((*address, *bytes));
+            let (named, _) = self.name((address, *bytes), (0, 0))?;
+            if named.address != address && out.len() > 1 {
                 return Err(Error::usage(
                     "a message of a group is in memory that other processes cannot map: send it by \
                      itself, or from memory of cudaMalloc",
                 ));
             }
-            export::copy(&self.gpu, named.address, *address, *bytes, stream)?;
+            export::copy(&self.gpu, named.address, address, *bytes, stream)?;
             calls.push(Buffers {
                 input: named.address,
                 input_token: named.token,

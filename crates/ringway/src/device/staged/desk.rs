@@ -5,7 +5,7 @@
 #![allow(unsafe_code, reason = "words and bytes in pinned memory that kernels write")]
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::layout::{
     Asked, DESK_BYTES, PIECES, PartWords, Place, SLOT_BYTES, SLOTS_MOST, STAGED_IN_GPU, SlotWords,
@@ -13,7 +13,7 @@ use super::layout::{
 };
 use super::waves::{self, IN_GPU_BYTES_MOST};
 use super::{Channel, Channels, MessagePiece, SLOTS};
-use crate::control::{Health, Report};
+use crate::control::Health;
 use crate::device::Fault;
 use crate::device::gpu::{DeviceMemory, DirectMemory, Gpu, PinnedMemory};
 use crate::device::station::Words;
@@ -166,18 +166,25 @@ impl Desk {
         if let Some(direct) = self.direct.get() {
             return Ok((STAGED_IN_GPU, direct.memory.address() + direct.messages_at));
         }
-        let mut all = self.stagings.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.last().is_none_or(|last| last.bytes < bytes) {
-            let bytes = bytes.next_power_of_two().max(1 << 20);
-            let length = usize::try_from(bytes)
-                .map_err(|_| Fault::Other("messages too large for this machine".to_owned()))?;
-            let memory = self.gpu.pinned(length)?;
-            self.channels.iter().for_each(|channel| channel.keep(memory.place().as_ptr(), length));
-            all.push(Staging { memory, bytes });
+        let all = self.stagings();
+        if let Some(last) = all.last().filter(|last| last.bytes >= bytes) {
+            return Ok((all.len() as u64 - 1, last.memory.address()));
         }
-        let number = all.len() as u64 - 1;
-        let address = all.last().map_or(0, |last| last.memory.address());
-        Ok((number, address))
+        drop(all);
+        // Unlocked: the driver may wait for kernels, and those for a proxy that looks up its memory.
+        let bytes = bytes.next_power_of_two().max(1 << 20);
+        let length = usize::try_from(bytes)
+            .map_err(|_| Fault::Other("messages too large for this machine".to_owned()))?;
+        let memory = self.gpu.pinned(length)?;
+        self.channels.iter().for_each(|channel| channel.keep(memory.place().as_ptr(), length));
+        let address = memory.address();
+        let mut all = self.stagings();
+        all.push(Staging { memory, bytes });
+        Ok((all.len() as u64 - 1, address))
+    }
+
+    fn stagings(&self) -> MutexGuard<'_, Vec<Staging>> {
+        self.stagings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Does what a slot's request asks for, and says which slot of the channel has the next.
@@ -186,7 +193,7 @@ impl Desk {
         let told = std::array::from_fn(|i| slot.told[i].load(Ordering::Relaxed));
         let first = at % step;
         match read(&told) {
-            Some(Asked::Chunk { call, chunk, chunks, in_gpu }) => {
+            Some(Asked::Chunk { call, whole, chunk, chunks, in_gpu }) => {
                 let bytes = usize::try_from(SLOT_BYTES).unwrap_or(usize::MAX);
                 let slots = if in_gpu { self.in_gpu(0)? } else { self.data.place().as_ptr() };
                 let input = slots.wrapping_add(2 * at * bytes);
@@ -194,7 +201,7 @@ impl Desk {
                 // SAFETY: input and output of a slot have SLOT_BYTES each, which `Shape` keeps chunks
                 // within (the channel compares), and the kernel leaves them alone until the reply. Memory
                 // of a GPU was adopted by the channel.
-                unsafe { channel.collective(&call, (input, bytes), (output, bytes)) }?;
+                unsafe { channel.collective(&call, whole, (input, bytes), (output, bytes)) }?;
                 let next = chunk as usize + step;
                 Ok(if next < chunks as usize { next % self.slot_count } else { first })
             }
@@ -224,7 +231,7 @@ impl Desk {
             let at = self.direct.get().map_or(0, |direct| direct.messages_at);
             (self.in_gpu(at)?, IN_GPU_BYTES_MOST)
         } else {
-            let all = self.stagings.lock().unwrap_or_else(PoisonError::into_inner);
+            let all = self.stagings();
             let found = usize::try_from(staging).ok().and_then(|at| all.get(at));
             let found = found.ok_or_else(|| Error::internal("messages in memory nobody took"))?;
             (found.memory.place().as_ptr(), found.bytes)
@@ -240,7 +247,8 @@ impl Desk {
                 return Err(Error::internal("a message outside of its memory"));
             };
             let address = memory.wrapping_add(offset);
-            pieces.push(MessagePiece { peer: part.peer, address, bytes, sends: part.sends == 1 });
+            let (peer, mark) = (part.end.peer(), part.end.mark());
+            pieces.push(MessagePiece { peer, address, bytes, sends: part.sends == 1, mark });
         }
         for run in waves::runs(&pieces, |piece| (piece.peer, piece.sends)) {
             // SAFETY: all pieces are inside of the memory, which is kept as long as `self`, and the kernel
@@ -271,9 +279,7 @@ impl Desk {
 
     /// A proxy could not do what was asked: kernels end, and the ranks agree on the error.
     pub(super) fn fail(&self, error: &Error) {
-        if !self.health.is_raised() {
-            self.health.report(Report::channel(error));
-        }
+        super::tell(&self.health, error);
         self.words.abort();
     }
 }

@@ -80,10 +80,11 @@ unsafe fn messages(
     let pieces: Vec<MessagePiece> = waves::parts(&messages, rank)
         .into_iter()
         .map(|piece| MessagePiece {
-            peer: piece.peer,
+            peer: piece.end.peer(),
             address: pointer(piece.address),
             bytes: usize::try_from(piece.bytes).unwrap_or(usize::MAX),
             sends: piece.sends == 1,
+            mark: piece.end.mark(),
         })
         .collect();
     for run in waves::runs(&pieces, |piece| (piece.peer, piece.sends)) {
@@ -118,7 +119,7 @@ unsafe fn run_chunk(
     }
     let (source, target) = ((from.as_mut_ptr(), from.len()), (to.as_mut_ptr(), to.len()));
     // SAFETY: two vectors of the sizes of the chunk.
-    unsafe { channel.collective(&part, source, target) }?;
+    unsafe { channel.collective(&part, call.count, source, target) }?;
     if length > 0 {
         for (at, source) in to.chunks_exact(length).enumerate() {
             // SAFETY: a piece of the output, as `Shape` cuts it, of the length of the source.

@@ -82,6 +82,31 @@ pub(super) struct CollectiveLaunch {
     pub(super) own: u32,
 }
 
+/// The other end of a part, in a word that kernels only pass on: the rank, and above it how many parts the message has,
+/// so that no end takes a part of a longer message for its own.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct End(u32);
+
+/// Bits that a rank takes: there are no more ranks.
+const RANK_BITS: u32 = 20;
+
+impl End {
+    /// Counts of parts are told apart up to 16 GiB.
+    pub(super) fn new(peer: Rank, parts: u64) -> Self {
+        let most = u64::from(u32::MAX >> RANK_BITS);
+        Self(peer | u32::try_from(parts & most).unwrap_or(0) << RANK_BITS)
+    }
+
+    pub(super) fn peer(self) -> Rank {
+        self.0 & ((1 << RANK_BITS) - 1)
+    }
+
+    pub(super) fn mark(self) -> u32 {
+        self.0 >> RANK_BITS
+    }
+}
+
 /// A message, or a part of one: `rw_piece`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,7 +114,7 @@ pub(super) struct Piece {
     pub(super) address: u64,
     pub(super) offset: u64,
     pub(super) bytes: u64,
-    pub(super) peer: Rank,
+    pub(super) end: End,
     pub(super) sends: u32,
 }
 
@@ -99,7 +124,7 @@ pub(super) struct Piece {
 pub(super) struct PartWords {
     pub(super) offset: u64,
     pub(super) bytes: u64,
-    pub(super) peer: Rank,
+    pub(super) end: End,
     pub(super) sends: u32,
 }
 
@@ -232,7 +257,7 @@ pub(super) fn tell(call: &Call, by_address: bool) -> [u64; 5] {
         | level << 24
         | algorithm << 32
         | if by_address { FACTOR_IS_VALUE } else { 0 };
-    [what, u64::from(call.root), deadline, 0, call.scalar.to_bits()]
+    [what, u64::from(call.root), deadline, call.count, call.scalar.to_bits()]
 }
 
 /// A call as words whose values are in GPU memory: by the algorithm that puts them where they belong and does nothing else.
@@ -255,8 +280,8 @@ pub(super) const STAGED_IN_GPU: u64 = u64::MAX;
 /// What a request asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Asked {
-    /// A chunk of a collective, in pinned or in GPU memory.
-    Chunk { call: Call, chunk: u32, chunks: u32, in_gpu: bool },
+    /// A chunk of a collective of `whole` values, in pinned or in GPU memory.
+    Chunk { call: Call, whole: u64, chunk: u32, chunks: u32, in_gpu: bool },
     /// Messages in some pinned memory, or in GPU memory.
     Messages { staging: u64, parts: usize },
 }
@@ -291,7 +316,7 @@ pub(super) fn read(told: &[u64; 7]) -> Option<Asked> {
     };
     let chunk = u32::try_from(told[6] >> 32).ok()?;
     let chunks = u32::try_from(told[6] & 0xffff_ffff).ok()?;
-    Some(Asked::Chunk { call, chunk, chunks, in_gpu: told[0] & IN_GPU != 0 })
+    Some(Asked::Chunk { call, whole: told[3], chunk, chunks, in_gpu: told[0] & IN_GPU != 0 })
 }
 
 /// A factor from the bits of a value; nothing for a whole number that a double cannot hold.
@@ -349,7 +374,8 @@ mod tests {
                 let told = [words[0], words[1], words[2], words[3], words[4], 7, 2 << 32 | 5];
                 let mut expected = call.clone();
                 expected.count = 7;
-                let chunk = |call, in_gpu| Asked::Chunk { call, chunk: 2, chunks: 5, in_gpu };
+                let chunk =
+                    |call, in_gpu| Asked::Chunk { call, whole: 1000, chunk: 2, chunks: 5, in_gpu };
                 assert_eq!(read(&told), Some(chunk(expected.clone(), false)));
                 let words = tell_in_gpu(&call);
                 let told = [words[0], words[1], words[2], words[3], words[4], 7, 2 << 32 | 5];

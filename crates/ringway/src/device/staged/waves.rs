@@ -4,7 +4,7 @@
 //! its parts in the order of (nth message of the two ranks, nth part, distance, sender), which is that of all ranks, wherever a
 //! wave or a run ends: the least part that is not through is always offered by both its ends, so nobody waits for a later one.
 
-use super::layout::{PIECES, Piece};
+use super::layout::{End, PIECES, Piece};
 use crate::device::messages::Messages;
 use crate::plan::types::Rank;
 
@@ -25,10 +25,12 @@ pub(super) fn parts(messages: &Messages, rank: Rank) -> Vec<Piece> {
             let distance = (to + ranks - from) % ranks;
             for (layer, (address, bytes)) in list.iter().enumerate() {
                 let whole = *bytes as u64;
-                for part in 0..whole.div_ceil(PART_BYTES).max(1) {
+                let parts = whole.div_ceil(PART_BYTES).max(1);
+                let end = End::new(peer, parts);
+                for part in 0..parts {
                     let start = part * PART_BYTES;
                     let bytes = PART_BYTES.min(whole - start);
-                    let piece = Piece { address: address + start, offset: 0, bytes, peer, sends };
+                    let piece = Piece { address: address + start, offset: 0, bytes, end, sends };
                     all.push(((layer, part, distance, from), piece));
                 }
             }
@@ -101,7 +103,7 @@ mod tests {
         for (one, other) in [(0, 1), (2, 4), (3, 0)] {
             let list = |rank: Rank, peer: Rank, sends: u32| -> Vec<u64> {
                 let all = group(5, rank, bytes).into_iter();
-                all.filter(|p| p.peer == peer && p.sends == sends).map(|p| p.bytes).collect()
+                all.filter(|p| p.end.peer() == peer && p.sends == sends).map(|p| p.bytes).collect()
             };
             let sent = list(one, other, 1);
             assert_eq!(sent, list(other, one, 0));
@@ -152,10 +154,10 @@ mod tests {
         }
         let mut all = Vec::new();
         for (wave, _) in waves(parts(&Messages::of(&work, ranks), rank), most) {
-            for run in runs(&wave, |piece| (piece.peer, piece.sends == 1)) {
+            for run in runs(&wave, |piece| (piece.end.peer(), piece.sends == 1)) {
                 let name = |piece: &Piece| {
-                    let (from, to) =
-                        if piece.sends == 1 { (rank, piece.peer) } else { (piece.peer, rank) };
+                    let peer = piece.end.peer();
+                    let (from, to) = if piece.sends == 1 { (rank, peer) } else { (peer, rank) };
                     let message = usize::try_from(piece.address >> 32).unwrap();
                     let start = piece.address & 0xffff_ffff;
                     (from, to, message, usize::try_from(start / PART_BYTES).unwrap())

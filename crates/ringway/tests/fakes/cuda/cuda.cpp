@@ -49,7 +49,10 @@ API cuInit(unsigned flags) {
     if (const char* slow = getenv("FAKE_CUDA_SLOW")) sscanf(slow, "%d:%u", &all.slow_device, &all.slow_us);
     const char* loads = getenv("FAKE_CUDA_LOADS");
     all.loads_wait = loads != nullptr && strcmp(loads, "wait") == 0;
+    const char* pinned = getenv("FAKE_CUDA_PINNED");
+    all.pinned_waits = pinned != nullptr && strcmp(pinned, "wait") == 0;
     all.can_be_full = setting("FAKE_CUDA_FULL", 0) != 0;
+    all.first_us = (unsigned)setting("FAKE_CUDA_FIRST", 0);
     all.initialized = true;
     return SUCCESS;
 }

@@ -15,9 +15,12 @@
 // FAKE_CUDA_MEMORY    bytes of memory of each: 4 GiB
 // FAKE_CUDA_SMS       multiprocessors of each: 4
 // FAKE_CUDA_FULL      1: a multiprocessor runs one block, and others wait for one that is free: any number
+// FAKE_CUDA_FIRST     microseconds that it takes to put work on a stream; a stream that has its first while another thread puts some on
+//                     another stream stays behind that one, as real drivers were seen to do: 0, and each has a queue of its own
 // FAKE_CUDA_SECRET    the GPU whose memory nobody else can pin (Linux with secretmem.enable=1): none
 // FAKE_CUDA_DMABUF    0: they make no dma-bufs; else something that says it is one
 // FAKE_CUDA_LOADS     wait: a module is loaded when the kernels at work on its GPU have ended, as real drivers may: at once
+// FAKE_CUDA_PINNED    wait: pinned memory is given when the kernels at work on the GPU have ended, as real drivers may: at once
 // FAKE_CUDA_SLOW      GPU:MICROSECONDS, the GPU whose kernels begin so much later, and whose copies do for each MiB: none
 // FAKE_NVRTC_ANY      set: kernels are compiled as those made ahead are, for any operation of any number of operands
 // FAKE_CUDA_VMM       0: they have no cuMem memory; 2: it has numbers that come again
@@ -63,7 +66,10 @@ enum : CUresult {
     NOT_PERMITTED = 800,
     NOT_SUPPORTED = 801,
     CAPTURE_UNSUPPORTED = 900,
+    CAPTURE_INVALIDATED = 901,
+    CAPTURE_UNMATCHED = 903,
     CAPTURE_ISOLATION = 905,
+    CAPTURE_IMPLICIT = 906,
     CAPTURED_EVENT = 907,
     ILLEGAL_STATE = 401,
 };
@@ -82,6 +88,7 @@ struct Context {
     std::mutex places;
     std::condition_variable place_free;
     int busy = 0; // multiprocessors, where there can be too few
+    StreamRef receiving; // the last stream that work is being put on, where that takes time
 };
 
 enum class Kind { Device, Host, Registered, Ipc, Virtual };
@@ -112,7 +119,9 @@ struct State {
     CUdevice slow_device = -1;
     unsigned slow_us = 0;
     bool loads_wait = false;
+    bool pinned_waits = false; // whether pinned memory is given so
     bool can_be_full = false;
+    unsigned first_us = 0; // what putting work on a stream takes
     unsigned long long next_id = 1;
 };
 
@@ -136,9 +145,14 @@ size_t bytes_from(uintptr_t address);
 
 // --- streams --------------------------------------------------------------------------------------
 
-// Work that was put on one stream while it was captured.
+// Work that was put on a stream while it was captured, and on those that came to wait for it: one behind the other.
 struct Graph {
     std::vector<std::function<void()>> work;
+    const Stream* origin = nullptr; // where the capture began, and ends
+    std::thread::id thread;         // which began it
+    int mode = 0;
+    bool has_ended = false;
+    bool is_broken = false; // by a call that it forbids
 };
 
 // A queue and the thread that works through it.
@@ -152,6 +166,7 @@ struct Stream {
     uint64_t submitted = 0;
     uint64_t completed = 0;
     bool ending = false;
+    StreamRef front; // in the same queue: its work comes first
     std::shared_ptr<struct Graph> capture; // what is put on it goes in here, while there is one
     std::thread thread;
 
@@ -163,6 +178,10 @@ struct Stream {
 
 // The stream a handle means in the current context.
 CUresult resolve(void* handle, StreamRef& stream);
+
+// What a thread does that might have to wait for a stream: forbidden while one is captured, unless the thread says that it has nothing
+// to do with that. The capture is broken then.
+CUresult forbidden();
 
 // Puts work at the end of a stream. The null stream's work also waits for that of all blocking
 // streams of its context, and theirs for it.

@@ -59,6 +59,7 @@ API cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
     if (address == nullptr || bytes == 0) return INVALID_VALUE;
     Context* context;
     if (CUresult result = current(context)) return result;
+    if (CUresult result = forbidden()) return result;
     std::lock_guard<std::mutex> lock(state().mutex);
     size_t& used = state().used[context->device];
     if (bytes > state().memory - used) return OUT_OF_MEMORY;
@@ -84,6 +85,7 @@ API cuMemAlloc_v2(CUdeviceptr* address, size_t bytes) {
 static CUresult forget(uintptr_t address, Kind kind, Allocation& gone) {
     Context* context;
     if (CUresult result = current(context)) return result;
+    if (CUresult result = forbidden()) return result;
     {
         std::lock_guard<std::mutex> lock(state().mutex);
         auto found = state().allocations.find(address);
@@ -110,6 +112,8 @@ API cuMemHostAlloc(void** address, size_t bytes, unsigned flags) {
     if (address == nullptr || bytes == 0 || flags > 7) return INVALID_VALUE;
     Context* context;
     if (CUresult result = current(context)) return result;
+    if (CUresult result = forbidden()) return result;
+    if (state().pinned_waits) synchronize_context(context);
     void* base = mmap(nullptr, whole_pages(bytes), PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) return OUT_OF_MEMORY;
@@ -277,6 +281,7 @@ API cuIpcOpenMemHandle_v2(CUdeviceptr* address, Handle handle, unsigned flags) {
     if (address == nullptr || flags != 1) return INVALID_VALUE;
     Context* context;
     if (CUresult result = current(context)) return result;
+    if (CUresult result = forbidden()) return result;
     if (memcmp(handle.mark, MARK, sizeof MARK) != 0 || handle.bytes == 0) return INVALID_HANDLE;
     // The driver does not open a handle in the process it comes from.
     if (handle.pid == getpid()) return INVALID_CONTEXT;
@@ -308,6 +313,7 @@ API cuIpcOpenMemHandle_v2(CUdeviceptr* address, Handle handle, unsigned flags) {
 API cuIpcCloseMemHandle(CUdeviceptr address) {
     Context* context;
     if (CUresult result = current(context)) return result;
+    if (CUresult result = forbidden()) return result;
     Allocation gone;
     {
         std::lock_guard<std::mutex> lock(state().mutex);

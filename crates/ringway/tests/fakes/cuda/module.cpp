@@ -64,6 +64,7 @@ API cuModuleLoadDataEx(Module** module, const void* image, unsigned, int*, void*
     if (module == nullptr || image == nullptr) return INVALID_VALUE;
     Context* context;
     if (CUresult result = current(context)) return result;
+    if (CUresult result = forbidden()) return result;
     if (state().loads_wait) synchronize_context(context);
     const size_t bytes = image_bytes(image);
     void* library = bytes > 0 ? open_image(image, bytes) : nullptr;

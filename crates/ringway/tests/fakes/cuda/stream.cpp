@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
 
 thread_local bool in_host_function = false;
 
@@ -69,6 +70,22 @@ static std::vector<StreamRef> streams_of(Context* context) {
     return all;
 }
 
+// Takes its time to find a stream's queue: that of its own, or of a stream which another thread puts work on meanwhile.
+static void find_queue(const StreamRef& stream) {
+    StreamRef& receiving = stream->context->receiving;
+    StreamRef other;
+    {
+        std::lock_guard<std::mutex> all(state().mutex);
+        other = std::exchange(receiving, stream);
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(state().first_us));
+    std::lock_guard<std::mutex> all(state().mutex);
+    if (receiving == stream) receiving = nullptr;
+    if (other == stream || (other && other->front == stream)) return;
+    std::lock_guard<std::mutex> lock(stream->mutex);
+    if (stream->submitted == 0) stream->front = other;
+}
+
 void enqueue(const StreamRef& stream, std::function<void()> work) {
     {
         std::lock_guard<std::mutex> lock(stream->mutex);
@@ -77,6 +94,7 @@ void enqueue(const StreamRef& stream, std::function<void()> work) {
             return;
         }
     }
+    if (state().first_us != 0) find_queue(stream);
     std::lock_guard<std::mutex> all(state().mutex);
     Context* context = stream->context;
     const bool is_null = stream == context->null_stream;
@@ -84,7 +102,7 @@ void enqueue(const StreamRef& stream, std::function<void()> work) {
     for (StreamRef& other : streams_of(context)) {
         const bool ordered = is_null ? other->blocking && other != stream
                                      : stream->blocking && other == context->null_stream;
-        if (!ordered) continue;
+        if (!ordered && other != stream->front) continue;
         std::lock_guard<std::mutex> lock(other->mutex);
         if (other->completed < other->submitted) before.push_back({other, other->submitted});
     }
@@ -177,10 +195,13 @@ API cuStreamGetCtx(void* handle, Context** context) {
     return INVALID_HANDLE;
 }
 
-static bool is_captured(const StreamRef& stream) {
+// What a stream's work goes into, where it is captured.
+static std::shared_ptr<Graph> capture_of(const StreamRef& stream) {
     std::lock_guard<std::mutex> lock(stream->mutex);
-    return stream->capture != nullptr;
+    return stream->capture;
 }
+
+static bool is_captured(const StreamRef& stream) { return capture_of(stream) != nullptr; }
 
 API cuStreamSynchronize(void* handle) {
     StreamRef stream;
@@ -209,7 +230,28 @@ API cuLaunchHostFunc(void* handle, void (*function)(void*), void* data) {
     return SUCCESS;
 }
 
-// --- capture: of one stream ------------------------------------------------------------------------
+// --- capture ---------------------------------------------------------------------------------------
+
+static std::mutex captures_mutex;
+static std::set<std::shared_ptr<Graph>>& captures() {
+    static auto* all = new std::set<std::shared_ptr<Graph>>;
+    return *all;
+}
+
+static thread_local int mode_of_thread = 0;
+
+CUresult forbidden() {
+    CUresult result = SUCCESS;
+    std::lock_guard<std::mutex> lock(captures_mutex);
+    for (const std::shared_ptr<Graph>& one : captures()) {
+        const bool of_thread = one->thread == std::this_thread::get_id();
+        if ((mode_of_thread == 0 && one->mode == 0) || (mode_of_thread < 2 && of_thread && one->mode < 2)) {
+            one->is_broken = true;
+            result = CAPTURE_UNSUPPORTED;
+        }
+    }
+    return result;
+}
 
 API cuStreamBeginCapture_v2(void* handle, int mode) {
     if (mode < 0 || mode > 2) return INVALID_VALUE;
@@ -219,6 +261,11 @@ API cuStreamBeginCapture_v2(void* handle, int mode) {
     std::lock_guard<std::mutex> lock(stream->mutex);
     if (stream->capture) return ILLEGAL_STATE;
     stream->capture = std::make_shared<Graph>();
+    stream->capture->origin = stream.get();
+    stream->capture->thread = std::this_thread::get_id();
+    stream->capture->mode = mode;
+    std::lock_guard<std::mutex> all(captures_mutex);
+    captures().insert(stream->capture);
     return SUCCESS;
 }
 
@@ -226,11 +273,21 @@ API cuStreamEndCapture(void* handle, Graph** graph) {
     if (graph == nullptr) return INVALID_VALUE;
     StreamRef stream;
     if (CUresult result = resolve(handle, stream)) return result;
-    std::lock_guard<std::mutex> lock(stream->mutex);
-    if (!stream->capture) return ILLEGAL_STATE;
-    *graph = new Graph(*stream->capture);
-    stream->capture = nullptr;
-    return SUCCESS;
+    const std::shared_ptr<Graph> ended = capture_of(stream);
+    if (!ended) return ILLEGAL_STATE;
+    if (ended->origin != stream.get()) return CAPTURE_UNMATCHED;
+    {
+        std::lock_guard<std::mutex> lock(state().mutex);
+        for (const StreamRef& one : streams_of(stream->context)) {
+            std::lock_guard<std::mutex> own(one->mutex);
+            if (one->capture == ended) one->capture = nullptr;
+        }
+    }
+    std::lock_guard<std::mutex> lock(captures_mutex);
+    captures().erase(ended);
+    ended->has_ended = true;
+    *graph = ended->is_broken ? nullptr : new Graph(*ended);
+    return ended->is_broken ? CAPTURE_INVALIDATED : SUCCESS;
 }
 
 API cuGraphInstantiateWithFlags(Graph** executable, Graph* graph, unsigned long long) {
@@ -280,9 +337,8 @@ API cuStreamGetCaptureInfo_v2(void* handle, int* status, unsigned long long* id,
 }
 
 API cuThreadExchangeStreamCaptureMode(int* mode) {
-    static thread_local int of_thread = 0;
     if (mode == nullptr || *mode < 0 || *mode > 2) return INVALID_VALUE;
-    std::swap(*mode, of_thread);
+    std::swap(*mode, mode_of_thread);
     return SUCCESS;
 }
 
@@ -293,8 +349,8 @@ struct Moment {
     std::mutex mutex;
     std::condition_variable changed;
     bool reached = false;
-    // Whether it is of a graph: no other stream can wait for it then, nor the host.
-    bool captured = false;
+    // What it was captured with: who waits for it is captured too, and the host cannot wait.
+    std::shared_ptr<Graph> graph;
     std::chrono::steady_clock::time_point time;
 
     void wait() {
@@ -346,7 +402,7 @@ API cuEventRecord(Event* event, void* handle) {
     StreamRef stream;
     if (CUresult result = resolve(handle, stream)) return result;
     auto moment = std::make_shared<Moment>();
-    moment->captured = is_captured(stream);
+    moment->graph = capture_of(stream);
     {
         std::lock_guard<std::mutex> lock(events_mutex);
         if (events().count(event) == 0 || event->context != stream->context) return INVALID_HANDLE;
@@ -367,16 +423,24 @@ API cuStreamWaitEvent(void* handle, Event* event, unsigned flags) {
     if (CUresult result = resolve(handle, stream)) return result;
     std::shared_ptr<Moment> moment;
     if (CUresult result = last_of(event, moment)) return result;
-    if (moment && moment->captured != is_captured(stream)) return CAPTURE_ISOLATION;
-    if (moment) enqueue(stream, [moment] { moment->wait(); });
+    if (!moment) return SUCCESS;
+    if (moment->graph != capture_of(stream)) {
+        if (!moment->graph || is_captured(stream) || moment->graph->has_ended) return CAPTURE_ISOLATION;
+        if (stream == stream->context->null_stream) return CAPTURE_IMPLICIT;
+        std::lock_guard<std::mutex> lock(stream->mutex);
+        stream->capture = moment->graph;
+    }
+    // What is captured is in order as it is.
+    if (!moment->graph) enqueue(stream, [moment] { moment->wait(); });
     return SUCCESS;
 }
 
 API cuEventQuery(Event* event) {
+    if (CUresult result = forbidden()) return result;
     std::shared_ptr<Moment> moment;
     if (CUresult result = last_of(event, moment)) return result;
     if (!moment) return SUCCESS;
-    if (moment->captured) return CAPTURED_EVENT;
+    if (moment->graph) return CAPTURED_EVENT;
     std::lock_guard<std::mutex> lock(moment->mutex);
     return moment->reached ? SUCCESS : NOT_READY;
 }
@@ -384,7 +448,7 @@ API cuEventQuery(Event* event) {
 API cuEventSynchronize(Event* event) {
     std::shared_ptr<Moment> moment;
     if (CUresult result = last_of(event, moment)) return result;
-    if (moment && moment->captured) return CAPTURED_EVENT;
+    if (moment && moment->graph) return CAPTURED_EVENT;
     if (moment) moment->wait();
     return SUCCESS;
 }

@@ -1,0 +1,113 @@
+#![allow(unsafe_code, reason = "kernels use addresses of device memory")]
+//! Streams of several threads: those that have their first work while other threads enqueue, so that what they wait for must be in no queue behind
+//! them; and the one handle that is another stream in each thread.
+
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use ringway::device::{Buffer, DeviceStream, Stream};
+use ringway::testing::world_with;
+use ringway::{Call, Collective, Communicator, DataType, DeviceWork};
+
+use crate::collectives::values;
+use crate::processes::is_apart;
+use crate::world::{config, patience, world};
+
+const RANKS: u32 = 2;
+/// Streams of a rank. With those for copies all ranks together have no more than a GPU has queues.
+const STREAMS: usize = 12;
+/// Calls on each, in a row: the second stands behind the first, and whatever came into the same queue later behind both.
+const CALLS: usize = 3;
+
+#[test]
+fn first_calls_of_threads_do_not_stand_behind_each_other() {
+    const TEST: &str = "queues::first_calls_of_threads_do_not_stand_behind_each_other";
+    let Some(mut config) = config() else { return };
+    if is_apart(TEST, &[("FAKE_CUDA_FIRST", "200".to_owned())]) {
+        // A call that stands is an error, not a test without an end.
+        config.timeout = patience(20);
+        world_with(RANKS, &config, first_calls);
+    }
+}
+
+/// All ranks call at once, on streams that nobody has used.
+fn first_calls(comm: &Communicator) {
+    comm.attach_gpu(None).unwrap();
+    let gpu = comm.gpu().expect("a GPU");
+    let memory = Buffer::new(&gpu, 8192).unwrap();
+    let streams: Vec<_> = (0..=STREAMS).map(|_| DeviceStream::new(&gpu).unwrap()).collect();
+    let enqueue = |stream: &DeviceStream| {
+        let call = Call::new(Collective::AllReduce, DataType::F32, 100);
+        let (input, output) = (memory.address(), memory.address().wrapping_byte_add(4096));
+        let work = DeviceWork::Collective { call, input, output, scalar: None };
+        // SAFETY: the memory is larger, and lives until the streams were waited for.
+        unsafe { comm.enqueue(&[stream.stream()], &[work]) }.unwrap();
+    };
+    // The kernel is loaded before any waits.
+    enqueue(&streams[STREAMS]);
+    streams[STREAMS].synchronize().unwrap();
+    for stream in &streams[..STREAMS] {
+        comm.barrier().unwrap();
+        for _ in 0..CALLS {
+            enqueue(stream);
+        }
+        stream.synchronize().unwrap();
+        comm.check().unwrap();
+    }
+    // Nobody gives memory back while another waits in a kernel.
+    comm.barrier().unwrap();
+}
+
+/// `CU_STREAM_PER_THREAD`: calls on it come one after another all the same.
+#[test]
+fn calls_of_threads_on_their_own_streams_keep_their_order() {
+    world(2, |comm| {
+        comm.attach_gpu(None).unwrap();
+        let gpu = comm.gpu().expect("a GPU");
+        let [from, to] = [(); 2].map(|()| Buffer::new(&gpu, 3 * 4096).unwrap());
+        let input = values(DataType::F32, 3 * 1024, comm.rank().into());
+        from.write(0, &input).unwrap();
+        let call = Call::new(Collective::AllReduce, DataType::F32, 1000);
+        let enqueue = &|stream: Stream, at: usize| {
+            let (input, output) = (from.address(), to.address());
+            let (input, output) = (input.wrapping_byte_add(at), output.wrapping_byte_add(at));
+            let work = DeviceWork::Collective { call: call.clone(), input, output, scalar: None };
+            // SAFETY: inside of the memory, which lives until the last of them was waited for.
+            unsafe { comm.enqueue(&[stream], &[work]) }.unwrap();
+        };
+        let own = Stream::from_handle(std::ptr::without_provenance_mut(2));
+        let last = DeviceStream::new(&gpu).unwrap();
+        enqueue(last.stream(), 0);
+        last.synchronize().unwrap();
+        comm.barrier().unwrap();
+        if comm.rank() == 1 {
+            // The other rank's kernels wait meanwhile: if both were at work, they would be mixed up.
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        std::thread::scope(|scope| {
+            let mut holds = Vec::new();
+            for at in [0, 4096] {
+                let (hold, held) = channel::<()>();
+                let (tell, told) = channel();
+                scope.spawn(move || {
+                    enqueue(own, at);
+                    tell.send(()).unwrap();
+                    // A thread that ends leaves its stream to the next.
+                    let _goes = held.recv();
+                });
+                told.recv().unwrap();
+                holds.push(hold);
+            }
+            enqueue(last.stream(), 8192);
+            last.synchronize().unwrap();
+        });
+        comm.check().unwrap();
+        for at in [0, 4096, 8192] {
+            let (mut found, mut expected) = (vec![0; 4000], vec![0; 4000]);
+            to.read(at, &mut found).unwrap();
+            comm.call(&call, &input[at..at + 4000], &mut expected).unwrap();
+            assert!(found == expected, "call at {at} on rank {}", comm.rank());
+        }
+        comm.barrier().unwrap();
+    });
+}
