@@ -195,7 +195,7 @@ impl Comm {
         let mut state = self.state();
         let communicator = state.communicator()?;
         state.inside += 1;
-        Ok(Inside { comm: Arc::clone(self), communicator })
+        Ok(Inside { communicator, _counted: Counted(Arc::clone(self)) })
     }
 
     /// Something begins in the background.
@@ -216,21 +216,32 @@ impl Comm {
     }
 
     /// What `ncclCommGetAsyncError` says. An error is written down the first time.
-    pub(crate) fn async_error(&self) -> Code {
-        let mut state = self.state();
+    pub(crate) fn async_error(self: &Arc<Self>) -> Code {
+        let state = self.state();
         if state.phase == Phase::Revoked {
             let busy = state.inside > 0 || state.in_progress;
             return if busy { Code::InProgress } else { Code::Success };
         }
-        let failure = || state.communicator.as_ref().and_then(Communicator::failure);
-        let Some(error) = state.error.clone().or_else(failure) else {
-            return if state.in_progress { Code::InProgress } else { Code::Success };
+        let (known, in_progress) = (state.error.clone(), state.in_progress);
+        drop(state);
+        // Nobody is kept out meanwhile: it may wait for the ranks to agree.
+        let failure = || self.enter().ok()?.communicator.failure();
+        let Some(error) = known.or_else(failure) else {
+            return if in_progress { Code::InProgress } else { Code::Success };
         };
-        if !std::mem::replace(&mut state.told, true) {
-            drop(state);
+        if !std::mem::replace(&mut self.state().told, true) {
             boundary::report(&error);
         }
         Code::from(&error)
+    }
+
+    /// Does something unless it was given up; nobody gives it up meanwhile.
+    pub(crate) fn unless_aborted(&self, body: impl FnOnce() -> Result<()>) -> Result<()> {
+        let state = self.state();
+        if state.phase == Phase::Aborted {
+            return Err(Error::usage("the communicator was aborted"));
+        }
+        body()
     }
 
     /// Takes no more calls from now on.
@@ -311,15 +322,19 @@ pub(crate) fn pointer(handle: usize) -> *const Token {
 /// A call that is inside a communicator.
 #[derive(Debug)]
 pub(crate) struct Inside {
-    comm: Arc<Comm>,
+    // Let go of before it is counted out: whoever waits for that lets go of the ranks last.
     pub(crate) communicator: Communicator,
+    _counted: Counted,
 }
 
-impl Drop for Inside {
+#[derive(Debug)]
+struct Counted(Arc<Comm>);
+
+impl Drop for Counted {
     fn drop(&mut self) {
-        let mut state = self.comm.state();
+        let mut state = self.0.state();
         state.inside -= 1;
-        self.comm.tell(state);
+        self.0.tell(state);
     }
 }
 

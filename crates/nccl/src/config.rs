@@ -11,7 +11,7 @@
 
 use std::ffi::c_int;
 
-use ringway::config::{Config, Environment};
+use ringway::config::{Config, Environment, Source};
 use ringway::{Error, Result};
 
 use crate::raw::{Text, Versioned};
@@ -129,9 +129,18 @@ impl Settings {
 
 /// What the log shows is set up by whoever comes first.
 pub(crate) fn load() -> Config {
-    let config = Config::load(&Environment::from_process());
+    let config = patient(Config::load(&Environment::from_process()));
     ringway::log::install(&config);
     ringway::log::warn_settings(&config);
+    config
+}
+
+/// NCCL has no limit for the ranks to find each other, and programs let one prepare something for minutes while the
+/// others come together already: where nobody says how long that may take, it is no less than for a call.
+fn patient(mut config: Config) -> Config {
+    if config.source("RINGWAY_INIT_TIMEOUT") == Source::Default {
+        config.init_timeout = config.init_timeout.max(config.timeout);
+    }
     config
 }
 
@@ -293,6 +302,18 @@ mod tests {
         assert!(read(&bytes).is_ok());
         bytes[12..16].copy_from_slice(&23007_u32.to_ne_bytes());
         assert!(read(&bytes).unwrap_err().to_string().contains("graphStreamOrdering"));
+    }
+
+    #[test]
+    fn ranks_that_come_late_are_waited_for_as_long_as_in_a_call() {
+        let seconds = |given: &[(&str, &str)]| {
+            let environment = Environment::new(given.iter().copied());
+            patient(Config::load(&environment)).init_timeout.as_secs()
+        };
+        assert_eq!(seconds(&[]), 600);
+        assert_eq!(seconds(&[("RINGWAY_TIMEOUT", "5s")]), 60);
+        assert_eq!(seconds(&[("RINGWAY_TIMEOUT", "1h")]), 3600);
+        assert_eq!(seconds(&[("RINGWAY_TIMEOUT", "1h"), ("RINGWAY_INIT_TIMEOUT", "2s")]), 2);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use ringway::{Communicator, Error, Result, UniqueId};
+use ringway::{Communicator, Error, Result, UniqueId, interrupt};
 
 use crate::comm::{Comm, Phase, Token, pointer};
 use crate::config::{self, Settings};
@@ -50,8 +50,11 @@ fn add(
     add_task(Task {
         watched: comm,
         work: Box::new(move || {
-            let communicator = join(&id, (new.rank, new.size), new.device)?;
-            if new.start(communicator) {
+            let watched = Arc::clone(&new);
+            let is_given_up = move || watched.phase() != Phase::Starting;
+            let joined =
+                interrupt::asking(is_given_up, || join(&id, (new.rank, new.size), new.device));
+            if new.phase() == Phase::Starting && new.start(joined?) {
                 return Ok(());
             }
             Err(Error::usage("the communicator was given up while its ranks came together"))
@@ -127,12 +130,25 @@ fn derive(
         work: Box::new(move || {
             // Not as a call: nothing of the program's is touched, so nobody who gives the old one up
             // has to wait for it.
-            let Some(communicator) = make(&source.communicator()?)? else { return Ok(()) };
-            communicator.attach_gpu(Some(device))?;
-            let place = (communicator.rank(), communicator.size());
-            let child = Comm::register(place, device, settings);
-            child.start(communicator);
-            out.put("newcomm", pointer(child.handle))
+            let watched = Arc::clone(&source);
+            let is_given_up = move || watched.phase() == Phase::Aborted;
+            let Some(communicator) = interrupt::asking(is_given_up, || -> Result<_> {
+                let made = make(&source.communicator()?)?;
+                if let Some(communicator) = &made {
+                    communicator.attach_gpu(Some(device))?;
+                }
+                Ok(made)
+            })?
+            else {
+                return Ok(());
+            };
+            // Whoever has given the old one up may have given the place for the handle back too.
+            source.unless_aborted(|| {
+                let place = (communicator.rank(), communicator.size());
+                let child = Comm::register(place, device, settings);
+                child.start(communicator);
+                out.put("newcomm", pointer(child.handle))
+            })
         }),
         undo: Box::new(|| {}),
     });

@@ -16,6 +16,9 @@ const ABORTED_CALLS_END: Duration = Duration::from_secs(10);
 
 /// `ncclCommFinalize`: what is under way ends, nothing new begins.
 pub(crate) fn finalize(handle: *const Token) -> Result<()> {
+    if handle.is_null() {
+        return Ok(());
+    }
     let comm = Comm::find(handle)?;
     match comm.phase() {
         Phase::Finalized => return Err(Error::argument("the communicator was finalized before")),

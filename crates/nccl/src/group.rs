@@ -5,6 +5,7 @@
 //! communicators go. The first error ends the group: what comes after it does not happen.
 
 use std::cell::RefCell;
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 
 use ringway::{Call, Collective, Error, Result};
@@ -50,12 +51,18 @@ struct Pending {
 }
 
 thread_local! {
-    static PENDING: RefCell<Pending> = RefCell::default();
+    /// Never dropped, so that it is there to a thread's very end: destructors of a program and what it gave to
+    /// `atexit` take communicators down after the thread's own values are gone. Outside a group there is nothing in it.
+    static PENDING: ManuallyDrop<RefCell<Pending>> = ManuallyDrop::default();
+}
+
+fn with_pending<T>(body: impl FnOnce(&mut Pending) -> T) -> T {
+    PENDING.with(|pending| body(&mut pending.borrow_mut()))
 }
 
 /// Begins a group, perhaps within another.
 pub(crate) fn start() {
-    PENDING.with_borrow_mut(|pending| pending.depth += 1);
+    with_pending(|pending| pending.depth += 1);
 }
 
 /// Ends a group; the outermost does what was collected.
@@ -72,7 +79,7 @@ pub(crate) fn end() -> Result<Code> {
 
 /// Leaves a group; what was collected, if it is the outermost.
 fn leave() -> Result<Option<Pending>> {
-    PENDING.with_borrow_mut(|pending| {
+    with_pending(|pending| {
         if pending.depth == 0 {
             return Err(Error::usage(
                 "ncclGroupEnd: not in a group call; call ncclGroupStart first",
@@ -120,7 +127,7 @@ pub(crate) fn scope(body: impl FnOnce() -> Result<()>) -> Result<Code> {
     start();
     let outcome = contain("a call", body);
     if let Err(error) = &outcome {
-        PENDING.with_borrow_mut(|pending| {
+        with_pending(|pending| {
             pending.error.get_or_insert_with(|| error.clone());
         });
     }
@@ -131,7 +138,7 @@ pub(crate) fn scope(body: impl FnOnce() -> Result<()>) -> Result<Code> {
 
 /// Adds an operation on a communicator.
 pub(crate) fn add(comm: Arc<Comm>, operation: Operation) {
-    PENDING.with_borrow_mut(|pending| {
+    with_pending(|pending| {
         let known = pending.batches.iter_mut().find(|batch| Arc::ptr_eq(&batch.comm, &comm));
         match known {
             Some(batch) => batch.operations.push(operation),
@@ -142,17 +149,17 @@ pub(crate) fn add(comm: Arc<Comm>, operation: Operation) {
 
 /// Adds a communicator to be made.
 pub(crate) fn add_task(task: Task) {
-    PENDING.with_borrow_mut(|pending| pending.tasks.push(task));
+    with_pending(|pending| pending.tasks.push(task));
 }
 
 /// Adds a communicator to be taken down.
 pub(crate) fn add_ending(ending: Ending) {
-    PENDING.with_borrow_mut(|pending| pending.endings.push(ending));
+    with_pending(|pending| pending.endings.push(ending));
 }
 
 /// Drops the operations of a communicator that was given up.
 pub(crate) fn drop_operations(comm: &Arc<Comm>) {
-    PENDING.with_borrow_mut(|pending| {
+    with_pending(|pending| {
         pending.batches.retain(|batch| !Arc::ptr_eq(&batch.comm, comm));
     });
 }
@@ -200,13 +207,14 @@ fn happen(pending: Pending) -> Result<Code> {
 /// Does everything and waits for it; the first error.
 fn carry_out(pending: Pending) -> Result<()> {
     let Pending { tasks, mut batches, endings, .. } = pending;
-    let watched: Vec<Arc<Comm>> = tasks.iter().map(|task| Arc::clone(&task.watched)).collect();
     let outcomes = run_all(tasks);
     let mut first = Ok(());
-    for (comm, outcome) in watched.iter().zip(outcomes) {
+    for (at, (comm, outcome)) in outcomes.iter().enumerate() {
         first = first.and_then(|()| outcome.clone());
-        if outcome.is_err() || !batches.iter().any(|batch| Arc::ptr_eq(&batch.comm, comm)) {
-            comm.end(outcome);
+        let goes_on = outcomes[at + 1..].iter().any(|(later, _)| Arc::ptr_eq(later, comm))
+            || batches.iter().any(|batch| Arc::ptr_eq(&batch.comm, comm));
+        if outcome.is_err() || !goes_on {
+            comm.end(outcome.clone());
         }
     }
     first?;
@@ -220,28 +228,52 @@ fn carry_out(pending: Pending) -> Result<()> {
     endings.into_iter().try_for_each(|ending| ending())
 }
 
-/// Makes communicators side by side.
-fn run_all(mut tasks: Vec<Task>) -> Vec<Result<()>> {
-    if tasks.len() <= 1 {
-        return tasks.pop().into_iter().map(Task::run).collect();
+/// Makes communicators side by side; those that come from the same one one after another, since all ranks must make
+/// them in the same order. What became of each, with the communicator that was watched.
+fn run_all(tasks: Vec<Task>) -> Vec<(Arc<Comm>, Result<()>)> {
+    let mut lines: Vec<Vec<Task>> = Vec::new();
+    for task in tasks {
+        let is_its = |line: &&mut Vec<Task>| Arc::ptr_eq(&line[0].watched, &task.watched);
+        match lines.iter_mut().find(is_its) {
+            Some(line) => line.push(task),
+            None => lines.push(vec![task]),
+        }
+    }
+    if lines.len() <= 1 {
+        return lines.pop().map(run_line).unwrap_or_default();
     }
     std::thread::scope(|scope| {
-        let threads: Vec<_> = tasks
+        let threads: Vec<_> = lines
             .into_iter()
-            .map(|task| {
+            .map(|line| {
+                let comm = Arc::clone(&line[0].watched);
                 let builder =
-                    std::thread::Builder::new().name(format!("ringway-init-{}", task.watched.rank));
-                builder.spawn_scoped(scope, move || task.run())
+                    std::thread::Builder::new().name(format!("ringway-init-{}", comm.rank));
+                (comm, builder.spawn_scoped(scope, move || run_line(line)))
             })
             .collect();
-        threads
-            .into_iter()
-            .map(|thread| match thread {
-                Ok(thread) => {
-                    thread.join().unwrap_or_else(|_| Err(Error::internal("a thread died")))
-                }
-                Err(error) => Err(Error::system("cannot start a thread for a rank", error)),
-            })
-            .collect()
+        let ended = threads.into_iter().flat_map(|(comm, thread)| match thread {
+            Ok(thread) => thread
+                .join()
+                .unwrap_or_else(|_| vec![(comm, Err(Error::internal("a thread died")))]),
+            Err(error) => {
+                vec![(comm, Err(Error::system("cannot start a thread for a rank", error)))]
+            }
+        });
+        ended.collect()
     })
+}
+
+/// Makes communicators one after another; none after one that fails.
+fn run_line(line: Vec<Task>) -> Vec<(Arc<Comm>, Result<()>)> {
+    let mut outcomes: Vec<(Arc<Comm>, Result<()>)> = Vec::with_capacity(line.len());
+    for task in line {
+        let comm = Arc::clone(&task.watched);
+        let outcome = match outcomes.last() {
+            Some((_, Err(before))) => Err(before.clone()),
+            _ => task.run(),
+        };
+        outcomes.push((comm, outcome));
+    }
+    outcomes
 }

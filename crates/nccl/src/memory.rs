@@ -6,7 +6,7 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use ringway::device::Memory;
 use ringway::device::{self, Buffer, Gpu};
@@ -25,6 +25,12 @@ pub(crate) fn memory_of(address: usize) -> Memory {
 /// The device that this thread works with; 0 where there is none.
 pub(crate) fn current_device() -> c_int {
     Gpu::current(&config::load()).unwrap_or(0)
+}
+
+/// The GPU that this thread works with.
+pub(crate) fn current_gpu() -> Result<Arc<Gpu>> {
+    let config = config::load();
+    Gpu::at(&config, Gpu::current(&config)?)
 }
 
 #[derive(Debug)]

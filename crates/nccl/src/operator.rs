@@ -42,7 +42,7 @@ impl Factor {
 
 /// The factor that stands somewhere.
 pub(crate) fn read(scalar: In<u8>, data_type: DataType) -> Result<f64> {
-    if memory_of(scalar.address()) != Memory::Host {
+    if memory_of(scalar.address()) == Memory::Device {
         return Err(Error::usage(
             "a scalar in GPU memory goes with buffers in GPU memory; use ncclScalarHostImmediate",
         ));

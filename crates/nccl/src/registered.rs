@@ -5,6 +5,7 @@
 //! a wrong handle is an error and `ncclWinGetUserPtr` has its answer.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ringway::{Error, Result};
 
@@ -29,8 +30,10 @@ impl Kind {
 pub(crate) struct Registered {
     /// By handle: what it is, and the address of the memory.
     all: HashMap<usize, (Kind, usize)>,
-    made: usize,
 }
+
+/// Handles made in this process: those of two communicators are never the same.
+static MADE: AtomicUsize = AtomicUsize::new(0);
 
 impl Registered {
     /// A handle for memory at this address. Handles look like addresses, but are none.
@@ -41,8 +44,7 @@ impl Registered {
                 kind.name()
             )));
         }
-        self.made += 1;
-        let handle = self.made << 4;
+        let handle = (MADE.fetch_add(1, Ordering::Relaxed) + 1) << 4;
         self.all.insert(handle, (kind, address));
         Ok(handle)
     }

@@ -2,8 +2,8 @@
 //! Runs what a group has collected: for each communicator its operations, in the order of the calls.
 //!
 //! One of the two places that know of GPUs, with `memory`. On host memory operations run at once:
-//! when [`submit`] returns they are over, and streams mean nothing. So they do on a rank without a GPU whose
-//! peers have some.
+//! when [`submit`] returns they are over, and streams mean nothing, but that those which may still use pinned memory are
+//! waited for first. So they do on a rank without a GPU whose peers have some.
 //!
 //! Several ranks of one process may be in one group, from one thread: each communicator's operations
 //! run in a thread of their own, but for the first, so that all make progress together.
@@ -16,7 +16,7 @@ use ringway::{Communicator, DeviceWork, Error, Group, Result};
 
 use crate::boundary::contain;
 use crate::comm::Comm;
-use crate::memory::{Memory, memory_of};
+use crate::memory::{Memory, current_gpu, memory_of};
 use crate::operation::{Kind, Operation};
 use crate::operator::Factor;
 
@@ -36,6 +36,8 @@ struct Place {
     on_device: bool,
     /// Some that are used are not.
     on_host: bool,
+    /// Some are in memory that streams may use.
+    is_pinned: bool,
     /// Some ranks take part in one call from GPU memory and others from the host's: then the others cannot know where the
     /// memory of this one is, and all goes one way.
     is_mixed: bool,
@@ -80,6 +82,9 @@ fn run(batch: &Batch) -> Result<()> {
     contain("a group of calls", || {
         ringway::log::set_thread_rank(batch.comm.rank);
         let inside = batch.comm.enter()?;
+        if batch.place.is_pinned && !batch.place.on_device {
+            wait(&inside.communicator, &batch.operations)?;
+        }
         if batch.place.on_device || batch.place.is_mixed {
             return enqueue(&inside.communicator, batch);
         }
@@ -102,12 +107,35 @@ impl Batch {
         let is_mixed = communicator.is_ok_and(|one| one.has_ranks_without_gpu());
         let mut place = Place { is_mixed, ..Place::default() };
         for buffer in self.operations.iter().flat_map(Operation::buffers) {
-            let on_device = memory_of(buffer.address) == Memory::Device;
-            place.on_device |= on_device;
-            place.on_host |= buffer.is_used && !on_device;
+            let memory = memory_of(buffer.address);
+            place.on_device |= memory == Memory::Device;
+            place.on_host |= buffer.is_used && memory != Memory::Device;
+            place.is_pinned |= buffer.is_used && memory == Memory::Pinned;
         }
         self.place = place;
     }
+}
+
+/// Waits for the streams of operations, each of which is to come behind what its stream has before.
+fn wait(communicator: &Communicator, operations: &[Operation]) -> Result<()> {
+    let gpu = communicator.gpu().map_or_else(current_gpu, Ok)?;
+    for stream in streams(operations) {
+        // SAFETY: the program promises, by nccl.h, streams that are alive.
+        unsafe { gpu.wait(stream) }?;
+    }
+    Ok(())
+}
+
+/// The streams of operations, each once.
+fn streams(operations: &[Operation]) -> Vec<Stream> {
+    let mut streams: Vec<Stream> = Vec::with_capacity(1);
+    for operation in operations {
+        let stream = Stream::from_handle(std::ptr::with_exposed_provenance_mut(operation.stream));
+        if !streams.contains(&stream) {
+            streams.push(stream);
+        }
+    }
+    streams
 }
 
 /// Puts operations on GPU memory on their streams.
@@ -118,14 +146,8 @@ fn enqueue(communicator: &Communicator, batch: &Batch) -> Result<()> {
         ));
     }
     let operations = &batch.operations;
-    let mut streams: Vec<Stream> = Vec::with_capacity(1);
     let mut work = Vec::with_capacity(operations.len());
     for operation in operations {
-        let handle = std::ptr::with_exposed_provenance_mut(operation.stream);
-        let stream = Stream::from_handle(handle);
-        if !streams.contains(&stream) {
-            streams.push(stream);
-        }
         work.push(match &operation.kind {
             Kind::Collective { call, factor, input, output } => {
                 let mut call = call.clone();
@@ -160,7 +182,7 @@ fn enqueue(communicator: &Communicator, batch: &Batch) -> Result<()> {
     }
     // SAFETY: the program promises, by nccl.h, buffers that are valid until the stream has come past the
     // calls, and streams that are alive.
-    unsafe { communicator.enqueue(&streams, &work) }
+    unsafe { communicator.enqueue(&streams(operations), &work) }
 }
 
 /// Adds an operation on host memory.

@@ -17,8 +17,9 @@ type Buffer = *const c_void;
 type Stream = *const c_void;
 
 /// Adds a collective to the group, or runs it.
-fn collect(comm: *const Token, given: Arguments) -> Result<Code> {
+fn collect(comm: *const Token, given: Arguments, config: *const c_void) -> Result<Code> {
     group::scope(|| {
+        plain(config)?;
         let comm = Comm::find(comm)?;
         comm.check_callable()?;
         let operation = Operation::collective(&comm, given)?;
@@ -108,16 +109,15 @@ macro_rules! collectives {
                 comm: *const Token, stream: Stream,
             ) {
                 let given = arguments(Collective::$collective, (send, recv), (count, kind), stream);
-                collect(comm, Arguments { $($extra: Some($extra),)* ..given })
+                collect(comm, Arguments { $($extra: Some($extra),)* ..given }, std::ptr::null())
             }
 
             fn $config / $config_twin(
                 send: Buffer, recv: Buffer, count: usize, kind: c_int, $($extra: c_int,)*
                 comm: *const Token, stream: Stream, config: *const c_void,
             ) {
-                plain(config)?;
                 let given = arguments(Collective::$collective, (send, recv), (count, kind), stream);
-                collect(comm, Arguments { $($extra: Some($extra),)* ..given })
+                collect(comm, Arguments { $($extra: Some($extra),)* ..given }, config)
             }
         }
     )*};
@@ -141,7 +141,7 @@ exports! {
         buffer: Buffer, count: usize, kind: c_int, root: c_int, comm: *const Token, stream: Stream,
     ) {
         let given = arguments(Collective::Broadcast, (buffer, buffer), (count, kind), stream);
-        collect(comm, Arguments { root: Some(root), ..given })
+        collect(comm, Arguments { root: Some(root), ..given }, std::ptr::null())
     }
 
     fn ncclSend / pncclSend(
@@ -160,7 +160,8 @@ exports! {
     fn ncclAllToAll / pncclAllToAll(
         send: Buffer, recv: Buffer, count: usize, kind: c_int, comm: *const Token, stream: Stream,
     ) {
-        collect(comm, arguments(Collective::AllToAll, (send, recv), (count, kind), stream))
+        let given = arguments(Collective::AllToAll, (send, recv), (count, kind), stream);
+        collect(comm, given, std::ptr::null())
     }
 
     /// RCCL's: counts and places for each rank.

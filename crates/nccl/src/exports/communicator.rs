@@ -135,6 +135,9 @@ exports! {
     }
 
     fn ncclCommRevoke / pncclCommRevoke(comm: *const Token, flags: c_int) {
+        if comm.is_null() {
+            return Ok(Code::Success);
+        }
         let comm = Comm::find(comm)?;
         end::revoke(&comm, flags)?;
         Ok(comm.async_error())

@@ -8,6 +8,7 @@ use ringway::Error;
 use super::{exports, exports_plain};
 use crate::boundary::report;
 use crate::comm::{Comm, Token};
+use crate::group;
 use crate::types::Team;
 
 fn unsupported(name: &str) -> Error {
@@ -28,7 +29,19 @@ macro_rules! refused {
     };
 }
 
-refused! {
+/// Refuses operations: what a group collects. A program may look at what `ncclGroupEnd` returns alone.
+macro_rules! refused_in_groups {
+    ($($name:ident / $twin:ident ( $($argument:ident : $type:ty),* );)*) => {
+        exports! {$(
+            fn $name / $twin($($argument: $type),*) {
+                let _not_looked_at = ($($argument,)*);
+                group::scope(|| Err(unsupported(stringify!($name))))
+            }
+        )*}
+    };
+}
+
+refused_in_groups! {
     ncclPutSignal / pncclPutSignal(
         buffer: Pointer, count: usize, kind: c_int, peer: c_int, window: Pointer, offset: usize,
         signal: c_int, context: c_int, flags: c_uint, comm: *const Token, stream: Pointer
@@ -39,6 +52,9 @@ refused! {
     ncclWaitSignal / pncclWaitSignal(
         count: c_int, descriptions: Pointer, comm: *const Token, stream: Pointer
     );
+}
+
+refused! {
     ncclCommSuspend / pncclCommSuspend(comm: *const Token, flags: c_int);
     ncclCommResume / pncclCommResume(comm: *const Token);
     ncclSetEncryption / pncclSetEncryption(config: Pointer);

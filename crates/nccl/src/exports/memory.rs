@@ -81,7 +81,7 @@ exports! {
         Ok(Code::Success)
     }
 
-    /// GPU memory of a communicator: there is none.
+    /// GPU memory that a communicator takes for itself.
     fn ncclCommMemStats / pncclCommMemStats(comm: *const Token, stat: c_int, value: Out<u64>) {
         /// `ncclStatGpuMemPersist`, the first of the two that are not of what can be suspended.
         const PERSISTS: c_int = 2;

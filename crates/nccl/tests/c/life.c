@@ -232,7 +232,114 @@ static void messages(int rank, int ranks, ncclUniqueId id) {
   OK(ncclAllToAll(out, in, 2, ncclInt32, comm, NULL));
   CHECK(in[0][2] == (ranks > 1 ? 1000 + 2 * rank : in[0][2]));
   REFUSED(ncclInvalidUsage, "own rank", ncclSend(out, 1, ncclInt32, rank, comm, NULL));
+  /* What a rank sends to itself may stay where it is. */
+  for (int i = 0; i < 64; i++) in[0][i] = i;
+  OK(ncclGroupStart());
+  OK(ncclSend(in[0], 64, ncclInt32, rank, comm, NULL));
+  OK(ncclRecv(in[0], 64, ncclInt32, rank, comm, NULL));
+  OK(ncclGroupEnd());
+  for (int i = 0; i < 64; i++) CHECK(in[0][i] == i);
   OK(ncclCommDestroy(comm));
+}
+
+/* Messages of a group with different ranks never wait for each other. Here the first that rank 0 receives is sent by rank 2
+   when it has one of rank 1, which sends that when it has the second of rank 0. */
+static void messages_that_wait(int rank, int ranks, ncclUniqueId id) {
+  static const size_t counts[3] = {1, 1000, 3000000};
+  ncclComm_t comm;
+  int32_t* at = (int32_t*)calloc(3 * counts[2], sizeof *at);
+  CHECK(ranks == 3 && at);
+  OK(ncclCommInitRank(&comm, ranks, id, rank));
+  for (int size = 0; size < 3; size++) {
+    const size_t count = counts[size];
+    int32_t *one = at, *two = at + count, *three = at + 2 * count;
+    for (size_t i = 0; i < 3 * count; i++) at[i] = rank == 0 ? (int32_t)i : -1;
+    if (rank == 0) {
+      OK(ncclGroupStart());
+      OK(ncclSend(one, count, ncclInt32, 1, comm, NULL));
+      OK(ncclSend(two, count, ncclInt32, 1, comm, NULL));
+      OK(ncclRecv(three, count, ncclInt32, 2, comm, NULL));
+      OK(ncclGroupEnd());
+      for (size_t i = 0; i < count; i++) CHECK(three[i] == (int32_t)(count + i));
+    } else if (rank == 1) {
+      OK(ncclRecv(one, count, ncclInt32, 0, comm, NULL));
+      OK(ncclRecv(two, count, ncclInt32, 0, comm, NULL));
+      OK(ncclSend(two, count, ncclInt32, 2, comm, NULL));
+      for (size_t i = 0; i < 2 * count; i++) CHECK(at[i] == (int32_t)i);
+    } else {
+      OK(ncclRecv(one, count, ncclInt32, 1, comm, NULL));
+      OK(ncclSend(one, count, ncclInt32, 0, comm, NULL));
+    }
+  }
+  /* Many to one rank, of all sizes, keep their order. */
+  OK(ncclGroupStart());
+  for (int i = 0; i < 500; i++) {
+    at[i] = rank == 0 ? i : -1;
+    if (rank == 0) OK(ncclSend(&at[i], (size_t)(i % 3), ncclInt32, 1, comm, NULL));
+    if (rank == 1) OK(ncclRecv(&at[i], (size_t)(i % 3), ncclInt32, 0, comm, NULL));
+  }
+  OK(ncclGroupEnd());
+  for (int i = 0; rank == 1 && i < 500; i++) CHECK(i % 3 == 0 ? at[i] == -1 || at[i] == i : at[i] == i);
+  OK(ncclCommDestroy(comm));
+  free(at);
+}
+
+/* Two communicators that come from one, in one group: all ranks make them in the same order. */
+static void split_twice_in_a_group(int rank, int ranks, ncclUniqueId id) {
+  ncclComm_t comm, half, turned;
+  int seen;
+  OK(ncclCommInitRank(&comm, ranks, id, rank));
+  for (int round = 0; round < 10; round++) {
+    OK(ncclGroupStart());
+    OK(ncclCommSplit(comm, rank % 2, rank, &half, NULL));
+    OK(ncclCommSplit(comm, 0, -rank, &turned, NULL));
+    OK(ncclGroupEnd());
+    OK(ncclCommCount(half, &seen));
+    CHECK(seen == ranks / 2);
+    OK(ncclCommCount(turned, &seen));
+    CHECK(seen == ranks);
+    OK(ncclCommUserRank(turned, &seen));
+    CHECK(seen == ranks - 1 - rank);
+    works(half);
+    works(turned);
+    OK(ncclCommDestroy(half));
+    OK(ncclCommDestroy(turned));
+  }
+  OK(ncclCommDestroy(comm));
+}
+
+/* Communicators are taken down by what runs last in a thread and in the process, as destructors of a program are. */
+static ncclComm_t last[2], thread_last;
+
+static void at_the_end(void) {
+  all_work(last, 2);
+  OK(ncclCommDestroy(last[0]));
+  OK(ncclCommAbort(last[1]));
+}
+
+static void at_the_end_of_the_thread(void* comm) {
+  works((ncclComm_t)comm);
+  OK(ncclCommDestroy((ncclComm_t)comm));
+  thread_last = NULL;
+}
+
+static void* ends_late(void* key) {
+  OK(ncclCommInitAll(&thread_last, 1, NULL));
+  works(thread_last);
+  CHECK(pthread_setspecific(*(pthread_key_t*)key, thread_last) == 0);
+  return NULL;
+}
+
+static void taken_down_at_the_end(void) {
+  pthread_key_t key;
+  pthread_t thread;
+  CHECK(pthread_key_create(&key, at_the_end_of_the_thread) == 0);
+  CHECK(pthread_create(&thread, NULL, ends_late, &key) == 0);
+  CHECK(pthread_join(thread, NULL) == 0);
+  CHECK(thread_last == NULL);
+  OK(ncclCommInitAll(last, 2, NULL));
+  all_work(last, 2);
+  CHECK(atexit(at_the_end) == 0);
 }
 
 /* The id is made first; the ranks are children that come after, of a parent that is none. */
@@ -273,6 +380,9 @@ int main(int argc, char** argv) {
   else if (!strcmp(name, "split")) processes(RANKS, -1, split);
   else if (!strcmp(name, "split_in_threads")) threads(RANKS, split);
   else if (!strcmp(name, "split_in_a_group")) split_in_a_group();
+  else if (!strcmp(name, "split_twice_in_a_group")) processes(RANKS, -1, split_twice_in_a_group);
+  else if (!strcmp(name, "messages_that_wait")) processes(3, -1, messages_that_wait);
+  else if (!strcmp(name, "taken_down_at_the_end")) taken_down_at_the_end();
   else if (!strcmp(name, "shrink")) processes(RANKS, -1, shrink);
   else if (!strcmp(name, "several")) threads(RANKS, several);
   else if (!strcmp(name, "messages")) processes(RANKS, -1, messages);

@@ -76,6 +76,8 @@ static void handles(void) {
   REFUSED(ncclInvalidArgument, "count is NULL", ncclCommCount(comm, NULL));
   OK(ncclCommDestroy(NULL));
   OK(ncclCommAbort(NULL));
+  OK(ncclCommFinalize(NULL));
+  OK(ncclCommRevoke(NULL, NCCL_REVOKE_DEFAULT));
   OK(ncclCommInitAll(&gone, 1, NULL));
   OK(ncclCommAbort(gone));
   REFUSED(ncclInvalidArgument, "aborted", ncclCommCount(gone, &count));
@@ -107,6 +109,14 @@ static void groups(void) {
   OK(ncclAllReduce(at, at + 1, 1, ncclFloat, ncclSum, comm, NULL));
   OK(ncclGroupEnd());
   CHECK(buffer[1] == 3);
+  /* What there is not is an error of the group, too: a program may look there alone. */
+  OK(ncclGroupStart());
+  REFUSED(ncclInvalidUsage, "not supported", ncclSignal(0, 0, 0, 0, comm, NULL));
+  REFUSED(ncclInvalidUsage, "ncclSignal is not supported", ncclGroupEnd());
+  OK(ncclGroupStart());
+  EXPECT(ncclInvalidUsage, ncclAllReduceConfig(at, at, 1, ncclFloat, ncclSum, comm, NULL,
+                                               (const ncclCollConfig_t*)at));
+  REFUSED(ncclInvalidUsage, "ncclCollConfig_t is not supported", ncclGroupEnd());
   /* Questions do not spoil a group. */
   OK(ncclGroupStart());
   EXPECT(ncclInvalidArgument, ncclCommCount(comm, NULL));
@@ -163,7 +173,8 @@ static void reductions(void) {
 }
 
 static void memory(void) {
-  void *block, *handle, *seen;
+  void *block, *handle, *seen, *others;
+  ncclComm_t other;
   ncclWindow_t window;
   uint64_t bytes = 1;
   OK(ncclMemAlloc(&block, 100000));
@@ -172,6 +183,11 @@ static void memory(void) {
   OK(ncclAllReduce(block, block, 1000, ncclInt32, ncclSum, comm, NULL));
   OK(ncclCommRegister(comm, block, 100000, &handle));
   REFUSED(ncclInvalidArgument, "no window", ncclWinGetUserPtr(comm, (ncclWindow_t)handle, &seen));
+  OK(ncclCommInitAll(&other, 1, NULL));
+  OK(ncclCommRegister(other, block, 100000, &others));
+  REFUSED(ncclInvalidArgument, "no registered buffer", ncclCommDeregister(comm, others));
+  OK(ncclCommDeregister(other, others));
+  OK(ncclCommDestroy(other));
   OK(ncclCommDeregister(comm, handle));
   REFUSED(ncclInvalidArgument, "no registered buffer", ncclCommDeregister(comm, handle));
   OK(ncclCommWindowRegister(comm, block, 100000, &window, NCCL_WIN_COLL_SYMMETRIC));
@@ -210,6 +226,9 @@ static void settings(void) {
   REFUSED(ncclInvalidArgument, "no handle", ncclParamGetStr(NULL, &text));
   OK(ncclParamGetParameter("NCCL_DEBUG", &text, &length));
   CHECK(length == (int)strlen(text) && length > 0);
+  /* Ranks are waited for no less than calls. */
+  OK(ncclParamGetParameter("RINGWAY_INIT_TIMEOUT", &text, &length));
+  CHECK(!strcmp(text, "10m"));
   OK(ncclParamGetAllParameterKeys(&keys, &length));
   for (int i = 0; i < length; i++) found |= !strcmp(keys[i], "RINGWAY_TIMEOUT");
   CHECK(found && length > 20);

@@ -45,10 +45,16 @@ programs! {
     split_of_processes: "life" C99 ["split"], [];
     split_of_threads: "life" Cpp17 ["split_in_threads"], [];
     split_in_a_group: "life" C99 ["split_in_a_group"], [];
+    split_twice_in_a_group: "life" C99 ["split_twice_in_a_group"], [];
     shrink: "life" C99 ["shrink"], [];
     grow: "life" C99 ["grow"], [];
     several_communicators_in_a_group: "life" C99 ["several"], [];
     messages_of_all_with_all: "life" C99 ["messages"], [];
+    messages_that_wait: "life" C99 ["messages_that_wait"], [("RINGWAY_TIMEOUT", "30s")];
+    messages_that_wait_over_tcp:
+        "life" C99 ["messages_that_wait"],
+        [("RINGWAY_TIMEOUT", "30s"), ("RINGWAY_TRANSPORT", "tcp")];
+    taken_down_at_the_end: "life" C99 ["taken_down_at_the_end"], [];
 
     calls_that_do_not_block_in_threads: "later" C99 ["threads"], [];
     calls_that_do_not_block_in_processes: "later" Cpp17 ["processes"], [];
@@ -61,7 +67,8 @@ programs! {
     counts_differ_in_a_group: "faults" C99 ["mismatch_in_a_group"], [];
     abort_of_a_process_that_waits: "faults" C99 ["abort_in_a_call"], [];
     abort_of_a_thread_that_waits: "faults" C99 ["abort_in_a_thread"], [];
-    abort_while_ranks_come_together: "faults" C99 ["abort_of_a_beginning"], [];
+    abort_while_ranks_come_together:
+        "faults" C99 ["abort_of_a_beginning"], [("RINGWAY_INIT_TIMEOUT", "20s")];
     revoke_and_go_on: "faults" C99 ["revoke"], [];
     nothing_is_left_behind: "leaks" C99 [], [];
     nobody_comes: "faults" C99 ["nobody_comes"], [("RINGWAY_INIT_TIMEOUT", "2s")];
@@ -119,6 +126,19 @@ fn the_header_takes_streams_from_cuda_where_it_is() {
 fn the_variable_says_whether_calls_block() {
     let Some(program) = Program::build("later", Standard::C99) else { return };
     program.run(&["by_variable"], &[("NCCL_COMM_BLOCKING", "0")]);
+}
+
+/// Streams have work for pinned memory, which is the host's: on a fake GPU that is slow.
+#[test]
+fn pinned_memory_that_streams_write() {
+    let Some(program) = Program::build("pinned", Standard::C99) else { return };
+    let Some(fakes::Cuda { driver, nvrtc }) = fakes::cuda() else { return };
+    let settings = [
+        ("RINGWAY_CUDA_LIBRARY", driver.to_str().unwrap()),
+        ("RINGWAY_NVRTC_LIBRARY", nvrtc.to_str().unwrap()),
+        ("FAKE_CUDA_SLOW", "0:100000"),
+    ];
+    program.run(&[], &settings);
 }
 
 /// GPU memory of ranks that do not reach each other's goes by the host, also where a rank has none or dies.
