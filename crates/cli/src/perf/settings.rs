@@ -395,18 +395,18 @@ fn check_compare(args: &PerfArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// On GPU memory the size of a call alone decides how it is done.
+/// On GPU memory the call alone decides how it is done, unless the host does it.
 fn check_memory(args: &PerfArgs) -> anyhow::Result<()> {
     if args.memory == Memory::Host {
         return Ok(());
     }
     anyhow::ensure!(
         args.algo.is_none(),
-        "--algo: on GPU memory the plan follows from the size of a call; drop it"
+        "--algo: on GPU memory the call alone decides, unless ranks do not map each other's: then NCCL_ALGO does; drop it"
     );
     anyhow::ensure!(
         args.level != Some(Choice::All),
-        "--level all: on GPU memory both levels are the same plans; drop it"
+        "--level all: on GPU memory both levels are the same plans, unless ranks do not map each other's; take one of them"
     );
     Ok(())
 }

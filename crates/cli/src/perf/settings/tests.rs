@@ -82,7 +82,7 @@ fn wrong_arguments_say_the_fix() {
         ("all_reduce --memory cuda -t 4", "-g 4"),
         ("all_reduce --memory cuda -g 0", "0 is not in 1..=32"),
         ("all_reduce --memory cuda --algo ring", "drop it"),
-        ("all_reduce --memory cuda --level all", "drop it"),
+        ("all_reduce --memory cuda --level all", "take one of them"),
         ("all_reduce --memory hip", "host, cuda"),
         ("all_reduce -d f31", "bfloat16"),
         ("all_reduce -o plus", "mulsum, all"),
