@@ -30,8 +30,8 @@ and no launcher. One line says what is wrong, the table where each rank is:
 
   waits     inside an operation, waiting for another rank
   works     inside an operation, waiting for nobody
-  outside   in no operation: the program computes, does not come, or waits
-            for a kernel on a GPU
+  kernel    in no operation, but a kernel on its GPU waits for another rank
+  outside   in no operation: the program computes, or does not come
   message   waits for a message
   silent    does not answer
   left      has closed its communicator

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! - [`Signature`]: what a call is; two ranks must agree on it.
-//! - [`Journal`]: what this rank has entered, completed and waits for.
+//! - [`Journal`]: what this rank has entered, completed and waits for, on its GPU too.
 //! - [`Board`]: the protocol, a pure state machine; a simulator drives the same one.
 //! - [`Message`]: what neighbours say to each other.
 //! - [`Standing`]: what a rank says of all of them when somebody asks ([`Askable`]).
@@ -27,6 +27,7 @@ mod evidence;
 mod health;
 mod inquiry;
 mod journal;
+mod kernel;
 mod link;
 mod message;
 mod pace;
@@ -38,7 +39,7 @@ pub use ask::{Askable, Askers, askable};
 pub use board::{AGREEMENT_MS_MAX, Board, Outgoing};
 pub use health::Health;
 pub use inquiry::{Condition, Seat, SilentLink, Standing};
-pub use journal::{Journal, RankState};
+pub use journal::{Journal, KernelWait, RankState};
 pub use link::{Acceptor, ControlLink};
 pub use message::{MESSAGE_BYTES_MAX, Message, MessageError, Proposal, Report, Weight};
 pub use pace::{LateRank, LinkPace, Pace, SlowLink, Stragglers};

@@ -212,16 +212,21 @@ impl Recorder {
 
     /// The whole number of a launch that is kept.
     fn launch_of(&self, number: u32) -> Option<u64> {
-        let last = self.enqueued.load(Ordering::Acquire);
+        let last = self.enqueued();
         #[expect(clippy::cast_possible_truncation, reason = "the low half is what kernels count")]
         let behind = u64::from((last as u32).wrapping_sub(number));
         let kept = behind < (self.calls.len() as u64).min(last);
         kept.then(|| last - behind)
     }
 
+    /// Launches enqueued so far.
+    pub(crate) fn enqueued(&self) -> u64 {
+        self.enqueued.load(Ordering::Acquire)
+    }
+
     /// Launches enqueued so far, and those that are kept, the oldest first.
     pub(crate) fn launches(&self) -> (u64, Vec<(u64, Record)>) {
-        let last = self.enqueued.load(Ordering::Acquire);
+        let last = self.enqueued();
         let Some(ring) = self.launches.get() else { return (last, Vec::new()) };
         let first = last.saturating_sub(ring.len() as u64) + 1;
         let launch = |number| Some((number, ring.read(number)?));

@@ -72,7 +72,10 @@ impl Live {
                 "ringway_bytes_total" => one.bytes += value,
                 "ringway_bus_bytes_total" => one.bus_bytes += value,
                 "ringway_operation_seconds_sum" => one.seconds += value,
-                "ringway_operation_running_seconds" => one.standing_s = value,
+                // On the host or on the GPU: whichever has stood still for longer.
+                "ringway_operation_running_seconds" | "ringway_device_waiting_seconds" => {
+                    one.standing_s = one.standing_s.max(value);
+                }
                 "ringway_waiting_seconds_total" => {
                     if let Some(peer) = label("peer").and_then(|peer| peer.parse().ok()) {
                         *one.waited_s.entry(peer).or_default() += value;
@@ -257,6 +260,9 @@ mod tests {
         let running = |seconds: &str| sample("ringway_operation_running_seconds", &[], seconds);
         assert_eq!(verdicts(&[running("0.1")]), [Verdict::Pass]);
         assert_eq!(verdicts(&[running("31")]), [Verdict::Warn]);
+        let on_gpu = sample("ringway_device_waiting_seconds", &[], "31");
+        assert_eq!(verdicts(&[on_gpu.clone(), running("0")]), [Verdict::Warn]);
+        assert_eq!(verdicts(&[running("0"), on_gpu]), [Verdict::Warn]);
         let failed = sample("ringway_failed", &[("culprit", "3")], "1");
         assert_eq!(verdicts(&[running("31"), failed]), [Verdict::Fail]);
         assert_eq!(section(&Live::default(), None, &["x: no answer".to_owned()]).findings.len(), 1);

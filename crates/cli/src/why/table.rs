@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use ringway::control::{Condition, Seat, Standing};
+use ringway::control::{Condition, RankState, Seat, Standing};
 
 use super::Case;
 
@@ -110,22 +110,23 @@ fn row(seat: &Seat) -> [String; 7] {
         None if seat.left => ("left", none(), none(), none()),
         None => ("silent", none(), none(), none()),
         Some(state) => {
-            let waits = state.waiting_on.map(|rank| format!("rank {rank}"));
-            let seconds = waits.as_ref().map(|_| {
-                let tenths = state.waiting_ms / 100;
-                format!("{}.{}", tenths / 10, tenths % 10)
-            });
-            let operation = match (state.current(), state.completed) {
-                (Some(call), _) => format!("{} {}", call.sequence, call.call()),
-                (None, 0) => "none yet".to_owned(),
-                (None, completed) => format!("after {}", completed - 1),
+            let waits = state.waiting_on.map(|rank| (rank, state.waiting_ms));
+            let (word, waits, operation) = match (state.current(), waits, state.kernel) {
+                (Some(call), waits, _) => {
+                    let word = if waits.is_some() { "waits" } else { "works" };
+                    (word, waits, format!("{} {}", call.sequence, call.call()))
+                }
+                (None, Some(waits), _) => ("message", Some(waits), before(state)),
+                (None, None, Some(kernel)) => {
+                    let call =
+                        kernel.call.map_or_else(String::new, |call| " ".to_owned() + &call.call());
+                    let waits = (kernel.waiting_on, kernel.waiting_ms);
+                    ("kernel", Some(waits), format!("launch {}{call}", kernel.launch))
+                }
+                (None, None, None) => ("outside", None, before(state)),
             };
-            let word = match (state.current().is_some(), waits.is_some()) {
-                (true, true) => "waits",
-                (true, false) => "works",
-                (false, true) => "message",
-                (false, false) => "outside",
-            };
+            let seconds = waits.map(|(_, ms)| format!("{}.{}", ms / 1000, ms / 100 % 10));
+            let waits = waits.map(|(rank, _)| format!("rank {rank}"));
             (word, seconds.unwrap_or_else(none), waits.unwrap_or_else(none), operation)
         }
     };
@@ -134,11 +135,21 @@ fn row(seat: &Seat) -> [String; 7] {
     [rank, plain(&identity.host), pid, state.to_owned(), seconds, waits, operation]
 }
 
+/// What a rank did last that is in no operation: on its GPU, if it has put anything there.
+fn before(state: &RankState) -> String {
+    match (state.launches, state.launched, state.completed) {
+        (0, _, 0) => "none yet".to_owned(),
+        (0, _, completed) => format!("after {}", completed - 1),
+        (launches, Some(call), _) => format!("after launch {launches} {}", call.call()),
+        (launches, None, _) => format!("after launch {launches}"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use ringway::error::RankIdentity;
 
-    use ringway::control::Stragglers;
+    use ringway::control::{KernelWait, Stragglers};
 
     use super::*;
 
@@ -185,6 +196,35 @@ communicator 0xff, 4 ranks, here pid 100 101; rank 0 answers
         assert!(narrow.lines().skip(2).all(|line| line.chars().count() <= 40), "{narrow}");
         let coloured = render(&[case(4, &[1])], &Style { colour: true, ..style });
         assert!(coloured.contains("\x1b[31m    1  node-a"), "{coloured:?}");
+    }
+
+    #[test]
+    fn kernels_that_wait_are_shown_with_their_launches() {
+        let style = Style { columns: 100, colour: false, all: false };
+        let mut case = case(5, &[4]);
+        let journal = ringway::control::Journal::new();
+        let call = ringway::control::Signature {
+            sequence: 12,
+            collective: ringway::Collective::AllReduce,
+            count: 7,
+            data_type: Some(ringway::DataType::F32),
+            op: Some(ringway::ReduceOp::Sum),
+            root: None,
+            level: ringway::Level::Run,
+            extra: 0,
+        };
+        let kernel = KernelWait { launch: 12, call: Some(call), waiting_on: 4, waiting_ms: 12_345 };
+        let before = RankState { launches: 11, launched: Some(call), ..journal.state(0) };
+        let seats = &mut case.standing.seats;
+        seats[0].state = Some(RankState { kernel: Some(kernel), launches: 12, ..before });
+        seats[4].state = Some(before);
+        let text = render(&[case], &style);
+        for line in [
+            "    0  node-a  100  kernel      12.3  rank 4     launch 12 all_reduce of 7 float sum",
+            "    4  node-a  104  outside        -  -          after launch 11 all_reduce of 7 float sum",
+        ] {
+            assert!(text.lines().any(|one| one == line), "{text}");
+        }
     }
 
     #[test]

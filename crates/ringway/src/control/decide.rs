@@ -15,7 +15,7 @@ use crate::error::{Error, ErrorKind, OperationName};
 use crate::plan::types::{Collective, Rank};
 
 /// Ranks a text names one by one.
-const NAMED_MAX: usize = 8;
+pub(super) const NAMED_MAX: usize = 8;
 
 /// Ranks an error carries as culprits.
 pub(super) const CULPRITS_MAX: usize = 64;
@@ -441,24 +441,7 @@ fn awaited(evidence: &Evidence, sequence: Option<u64>) -> (BTreeSet<Rank>, Strin
             state.waiting_on.filter(|_| inside).map(|on| (rank, on))
         })
         .collect();
-    let (mut sinks, mut circle) = (BTreeSet::new(), BTreeSet::new());
-    for &start in edges.keys() {
-        let mut seen = BTreeSet::new();
-        let mut at = start;
-        while seen.insert(at) {
-            let Some(&next) = edges.get(&at) else { break };
-            at = next;
-        }
-        if edges.contains_key(&at) {
-            // `at` was met twice, so it lies on a circle.
-            let mut on = at;
-            while circle.insert(on) {
-                on = edges[&on];
-            }
-        } else {
-            sinks.insert(at);
-        }
-    }
+    let (mut sinks, circle) = ends(&edges);
     let mut parts = Vec::new();
     for &sink in sinks.iter().take(NAMED_MAX) {
         let waiters: Vec<_> =
@@ -467,10 +450,7 @@ fn awaited(evidence: &Evidence, sequence: Option<u64>) -> (BTreeSet<Rank>, Strin
         let longest = longest.max().unwrap_or_default();
         let done = evidence.state_of(sink).is_some_and(|s| Some(s.completed) > sequence);
         let who = names(evidence, &BTreeSet::from([sink]));
-        let many = waiters.len() > 1;
-        let (ranks, wait) = if many { ("ranks", "wait") } else { ("rank", "waits") };
-        let waiters = list(waiters.iter().map(ToString::to_string), waiters.len());
-        let waiting = format!("{ranks} {waiters} {wait} for it since {longest} ms");
+        let waiting = format!("{} for it since {longest} ms", wait(&waiters));
         parts.push(match sequence {
             Some(_) if done => {
                 format!("{who} has completed it, but {waiting}: look at the link between them")
@@ -490,6 +470,36 @@ fn awaited(evidence: &Evidence, sequence: Option<u64>) -> (BTreeSet<Rank>, Strin
     }
     sinks.extend(circle);
     (sinks, parts.join(", "))
+}
+
+/// Where those who wait for each other end: at ranks that wait for nobody, or on circles.
+pub(super) fn ends(edges: &BTreeMap<Rank, Rank>) -> (BTreeSet<Rank>, BTreeSet<Rank>) {
+    let (mut sinks, mut circle) = (BTreeSet::new(), BTreeSet::new());
+    for &start in edges.keys() {
+        let mut seen = BTreeSet::new();
+        let mut at = start;
+        while seen.insert(at) {
+            let Some(&next) = edges.get(&at) else { break };
+            at = next;
+        }
+        if edges.contains_key(&at) {
+            // `at` was met twice, so it lies on a circle.
+            let mut on = at;
+            while circle.insert(on) {
+                on = edges[&on];
+            }
+        } else {
+            sinks.insert(at);
+        }
+    }
+    (sinks, circle)
+}
+
+/// `rank 1 waits`, `ranks 1 and 2 wait`.
+pub(super) fn wait(waiters: &[Rank]) -> String {
+    let (ranks, wait) = if waiters.len() > 1 { ("ranks", "wait") } else { ("rank", "waits") };
+    let waiters = list(waiters.iter().map(ToString::to_string), waiters.len());
+    format!("{ranks} {waiters} {wait}")
 }
 
 /// The earliest operation that some rank is inside of.
@@ -512,7 +522,7 @@ pub(super) fn names(evidence: &Evidence, ranks: &BTreeSet<Rank>) -> String {
     list(known, ranks.len())
 }
 
-fn have(evidence: &Evidence, ranks: &BTreeSet<Rank>) -> String {
+pub(super) fn have(evidence: &Evidence, ranks: &BTreeSet<Rank>) -> String {
     let verb = if ranks.len() == 1 { "has" } else { "have" };
     format!("{} {verb}", names(evidence, ranks))
 }

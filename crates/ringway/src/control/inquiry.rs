@@ -23,6 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::decide::{Standstill, names, silent_link, standstill};
 use super::evidence::{Evidence, Testimony};
 use super::journal::RankState;
+use super::kernel;
 use super::pace::{self, Pace, Stragglers};
 use crate::error::RankIdentity;
 use crate::plan::types::Rank;
@@ -278,8 +279,13 @@ impl Inquiries {
     }
 }
 
-/// For how long a rank has waited for another, in an operation or for a message.
+/// For how long a rank has waited for another, in an operation, for a message or in a kernel.
 fn wait_of(state: &RankState) -> u64 {
+    host_wait_of(state).max(state.kernel.map_or(0, |kernel| kernel.waiting_ms))
+}
+
+/// As [`wait_of`], without kernels.
+fn host_wait_of(state: &RankState) -> u64 {
     if state.waiting_on.is_some() { state.waiting_ms } else { 0 }
 }
 
@@ -293,13 +299,10 @@ fn conclude(evidence: &Evidence, silent: &[SilentLink]) -> (Condition, String, B
         .collect();
     let longest = states.iter().map(|state| wait_of(state)).max().unwrap_or(0);
     if longest >= SLOW_MS {
-        let waiting = states.iter().filter(|state| wait_of(state) >= SLOW_MS);
-        let call = waiting.filter_map(|state| state.current()).map(|call| call.sequence).min();
-        let Standstill { name, mut parts, culprits, is_link } = standstill(evidence, call, silent);
+        let (text, culprits, is_link) = why_still(evidence, &states, &mute, silent);
         let hopeless = longest >= STUCK_MS || !mute.is_empty() || is_link;
-        parts.extend(reason(&mute, silent).map(str::to_owned));
         let condition = if hopeless { Condition::Stuck } else { Condition::Slow };
-        return (condition, format!("{name}: {}", parts.join(", and ")), culprits);
+        return (condition, text, culprits);
     }
     if let Some(reason) = reason(&mute, silent) {
         let verb = if mute.len() == 1 { "does" } else { "do" };
@@ -313,15 +316,46 @@ fn conclude(evidence: &Evidence, silent: &[SilentLink]) -> (Condition, String, B
     }
 }
 
+/// Why ranks that have waited for long do not go on, on hosts and on GPUs; who is at fault, and whether a link is.
+fn why_still(
+    evidence: &Evidence,
+    states: &[&RankState],
+    mute: &BTreeSet<Rank>,
+    silent: &[SilentLink],
+) -> (String, BTreeSet<Rank>, bool) {
+    let mut all: Vec<Standstill> = Vec::new();
+    let mut waiting = states.iter().filter(|state| host_wait_of(state) >= SLOW_MS).peekable();
+    if waiting.peek().is_some() {
+        let call = waiting.filter_map(|state| state.current()).map(|call| call.sequence).min();
+        all.push(standstill(evidence, call, silent));
+    }
+    if states.iter().filter_map(|state| state.kernel).any(|kernel| kernel.waiting_ms >= SLOW_MS) {
+        all.extend(kernel::standstill(evidence));
+    }
+    let accused: BTreeSet<Rank> = all.iter().flat_map(|one| &one.culprits).copied().collect();
+    // A rank that others wait for while its own kernel waits is held up itself.
+    let is_free = |rank: &Rank| evidence.state_of(*rank).is_none_or(|state| state.kernel.is_none());
+    let free: BTreeSet<Rank> = accused.iter().copied().filter(is_free).collect();
+    let is_link = all.iter().any(|one| one.is_link);
+    let texts: Vec<String> =
+        all.iter().map(|one| format!("{}: {}", one.name, one.parts.join(", and "))).collect();
+    let reason = reason(mute, silent).map_or_else(String::new, |why| format!(", and {why}"));
+    let culprits = if free.is_empty() || is_link { accused } else { free };
+    (texts.join("; ") + &reason, culprits, is_link)
+}
+
 /// What ranks do of which none waits for long.
 fn at_work(states: &[&RankState], longest_ms: u64) -> String {
     let ranks = states.len();
     let completed = states.iter().map(|state| state.completed).min().unwrap_or(0);
+    let launches = states.iter().map(|state| state.launches).min().unwrap_or(0);
+    let launches =
+        if launches > 0 { format!(", {launches} launches on GPUs") } else { String::new() };
     match states.iter().filter(|state| state.current().is_some()).count() {
-        0 => format!("all {ranks} ranks are between operations; {completed} completed"),
+        0 => format!("all {ranks} ranks are between operations; {completed} completed{launches}"),
         inside => format!(
-            "{inside} of {ranks} ranks are inside an operation, {completed} completed; none waits \
-             for longer than {longest_ms} ms"
+            "{inside} of {ranks} ranks are inside an operation, {completed} completed{launches}; none \
+             waits for longer than {longest_ms} ms"
         ),
     }
 }

@@ -37,6 +37,33 @@ pub struct RankState {
     /// For how long.
     #[serde(default)]
     pub silent_ms: u64,
+    /// The kernel of its own that waits for another rank, if one does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<KernelWait>,
+    /// How many launches it has put on its GPU.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub launches: u64,
+    /// The first call of the last of them, if it is remembered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launched: Option<Signature>,
+}
+
+/// A kernel that waits for another rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct KernelWait {
+    /// In which launch of its rank, from 1, as kernels count them: a graph's once for every replay.
+    pub launch: u32,
+    /// The first call of that launch, if it is remembered.
+    pub call: Option<Signature>,
+    /// The rank it waits for.
+    pub waiting_on: Rank,
+    /// For how long the launch has stood still.
+    pub waiting_ms: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl RankState {
@@ -60,6 +87,11 @@ fn since(then: u64, now: u64) -> u64 {
     if passed > 0x7fff_ffff { 0 } else { passed }
 }
 
+/// A rank and milliseconds in one word, which is never [`IDLE`]: there are no so many ranks.
+fn pack(rank: Rank, ms: u64) -> u64 {
+    u64::from(rank) << 32 | (ms & 0xffff_ffff)
+}
+
 /// The record of one rank's operations on one communicator.
 #[derive(Debug)]
 pub struct Journal {
@@ -75,6 +107,10 @@ pub struct Journal {
     /// The rank to which a link is silent in the upper half, milliseconds for which it was in the lower; or
     /// [`IDLE`]. Of a wait that is over it says nothing.
     silent: AtomicU64,
+    /// What a kernel waits for, as `waiting`, and in which launch. While that changes nobody is waited for: a reader that
+    /// finds (acquire) a launch which was stored (release) behind that sees at its second look that the wait is another.
+    kernel: AtomicU64,
+    kernel_launch: AtomicU64,
 }
 
 impl Default for Journal {
@@ -99,6 +135,8 @@ impl Journal {
             completed: AtomicU64::new(0),
             waiting: AtomicU64::new(IDLE),
             silent: AtomicU64::new(IDLE),
+            kernel: AtomicU64::new(IDLE),
+            kernel_launch: AtomicU64::new(0),
         }
     }
 
@@ -174,13 +212,13 @@ impl Journal {
 
     /// The executing thread waits for `rank` since `since_ms` (of the control plane's clock).
     pub fn wait_begin(&self, rank: Rank, since_ms: u64) {
-        self.waiting.store(u64::from(rank) << 32 | (since_ms & 0xffff_ffff), Ordering::Relaxed);
+        self.waiting.store(pack(rank, since_ms), Ordering::Relaxed);
     }
 
     /// Which of the executing thread's links is silent, and for how many milliseconds; to be noted before
     /// [`Journal::wait_begin`].
     pub fn note_silent(&self, silent: Option<(Rank, u64)>) {
-        let word = silent.map_or(IDLE, |(rank, ms)| u64::from(rank) << 32 | ms.min(0xffff_ffff));
+        let word = silent.map_or(IDLE, |(rank, ms)| pack(rank, ms.min(0xffff_ffff)));
         self.silent.store(word, Ordering::Relaxed);
     }
 
@@ -188,6 +226,31 @@ impl Journal {
     pub fn wait_end(&self) {
         self.waiting.store(IDLE, Ordering::Relaxed);
         self.silent.store(IDLE, Ordering::Relaxed);
+    }
+
+    /// A kernel waits for `rank`, in a launch by its number as kernels count; it has stood still since `since_ms`, of the
+    /// control plane's clock. One thread tells of kernels.
+    pub(crate) fn kernel_waits(&self, launch: u32, rank: Rank, since_ms: u64) {
+        if self.kernel_launch.load(Ordering::Relaxed) != u64::from(launch) {
+            self.kernel.store(IDLE, Ordering::Relaxed);
+            self.kernel_launch.store(u64::from(launch), Ordering::Release);
+        }
+        self.kernel.store(pack(rank, since_ms), Ordering::Release);
+    }
+
+    /// No kernel waits.
+    pub(crate) fn kernel_goes_on(&self) {
+        self.kernel.store(IDLE, Ordering::Relaxed);
+    }
+
+    /// The kernel that waits at `now_ms`.
+    fn kernel(&self, now_ms: u64) -> Option<KernelWait> {
+        let wait = self.kernel.load(Ordering::Acquire);
+        let launch = u32::try_from(self.kernel_launch.load(Ordering::Acquire)).unwrap_or(0);
+        let is_it = wait != IDLE && self.kernel.load(Ordering::Relaxed) == wait;
+        let waiting_on = Rank::try_from(wait >> 32).ok().filter(|_| is_it)?;
+        let call = self.launch(launch).map(|(call, _)| call);
+        Some(KernelWait { launch, call, waiting_on, waiting_ms: since(wait, now_ms) })
     }
 
     /// Where this rank stands at `now_ms`.
@@ -200,6 +263,9 @@ impl Journal {
         let silent = self.silent.load(Ordering::Relaxed);
         let silent_to = waiting_on.filter(|_| silent != IDLE);
         let silent_to = silent_to.and_then(|_| Rank::try_from(silent >> 32).ok());
+        let launches = self.recorder.enqueued();
+        // The low half is how kernels count.
+        let last = u32::try_from(launches & 0xffff_ffff).unwrap_or(0);
         RankState {
             entered: entered.checked_sub(1).and_then(|s| self.signature_of(s)),
             completed,
@@ -207,6 +273,9 @@ impl Journal {
             waiting_ms: waiting_on.map_or(0, |_| since(waiting, now_ms)),
             silent_to,
             silent_ms: silent_to.map_or(0, |_| silent & 0xffff_ffff),
+            kernel: self.kernel(now_ms),
+            launches,
+            launched: self.launch(last).map(|(call, _)| call),
         }
     }
 
@@ -410,6 +479,27 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_that_waits_is_told_with_its_call() {
+        let journal = Journal::new();
+        assert_eq!((journal.state(0).kernel, journal.state(0).launches), (None, 0));
+        journal.kernel_waits(1, 2, 100);
+        let unknown = journal.state(350).kernel.unwrap();
+        assert_eq!((unknown.launch, unknown.call, unknown.waiting_ms), (1, None, 250));
+        for count in 8..11 {
+            journal.enqueue(&all_reduce(0, count), 1);
+        }
+        journal.kernel_waits(2, 5, 200);
+        let state = journal.state(1_200);
+        let call = Some(all_reduce(2, 9));
+        let expected = KernelWait { launch: 2, call, waiting_on: 5, waiting_ms: 1_000 };
+        assert_eq!(state.kernel, Some(expected));
+        assert_eq!((state.launches, state.launched), (3, Some(all_reduce(3, 10))));
+        assert_eq!((state.waiting_on, state.current()), (None, None));
+        journal.kernel_goes_on();
+        assert_eq!(journal.state(1_300), RankState { kernel: None, ..state });
+    }
+
+    #[test]
     fn begin_and_end_are_cheap() {
         let journal = Journal::new();
         let rounds = 200_000;
@@ -448,6 +538,25 @@ mod loom_tests {
             written.join().unwrap();
             assert_eq!(journal.signature_of(2).map(|found| found.count), Some(9));
             assert_eq!(journal.signature_of(0), None);
+        });
+    }
+
+    /// A wait is never told with the launch of another.
+    #[test]
+    fn loom_a_kernels_wait_and_its_launch_belong_together() {
+        loom::model(|| {
+            let journal = Arc::new(Journal::new());
+            journal.kernel_waits(1, 1, 1);
+            let writer = Arc::clone(&journal);
+            let written = loom::thread::spawn(move || {
+                writer.kernel_waits(2, 2, 2);
+                writer.kernel_goes_on();
+            });
+            if let Some(wait) = journal.kernel(9) {
+                assert_eq!(wait.launch, wait.waiting_on);
+            }
+            written.join().unwrap();
+            assert_eq!(journal.kernel(9), None);
         });
     }
 

@@ -308,6 +308,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::control::KernelWait;
     use crate::control::pace::LinkPace;
     use crate::control::signature::tests::all_reduce;
 
@@ -319,7 +320,12 @@ mod tests {
             waiting_ms: 31,
             silent_to: Some(3),
             silent_ms: 400,
+            ..RankState::default()
         };
+        let call = Some(all_reduce(7, 3));
+        let kernel = KernelWait { launch: 7, call, waiting_on: 1, waiting_ms: 99 };
+        let on_gpu =
+            RankState { kernel: Some(kernel), launches: 8, launched: call, ..RankState::default() };
         let link = LinkPace { peer: 1, bytes: 1 << 40, busy_us: 77, retries: 3 };
         let pace = Pace { first: 9, took_us: vec![0, 5], span_us: 12, links: vec![link] };
         let broken = Report::LinkBroken { peer: 1, cause: "reset \u{1f4a5} \"by\" peer".into() };
@@ -340,6 +346,7 @@ mod tests {
             Message::Asked { inquiry: u64::MAX },
             Message::Stands { inquiry: 1, rank: 5, state, pace: Some(Box::new(pace)) },
             Message::Silent { inquiry: 1, link: SilentLink { from: 1, to: 2, silent_ms: 7 } },
+            Message::Stands { inquiry: 2, rank: 5, state: on_gpu, pace: None },
         ]
     }
 
@@ -371,7 +378,7 @@ mod tests {
 
         #[test]
         fn damaged_messages_are_read_without_panic(
-            which in 0usize..10, at in 0usize..512, byte: u8, cut in 0usize..512,
+            which in 0usize..11, at in 0usize..512, byte: u8, cut in 0usize..512,
         ) {
             let mut bytes = samples()[which].encode().unwrap();
             let length = bytes.len();

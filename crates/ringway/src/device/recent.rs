@@ -82,10 +82,16 @@ impl Recent {
         self.0.enqueue(&what.call, what.calls);
     }
 
-    /// A launch has stood still for a rank for so long.
-    pub(super) fn waits(&self, number: u32, rank: Rank, waited: Duration) {
+    /// A launch has stood still for a rank for so long, up to now by the control plane's clock.
+    pub(super) fn waits(&self, number: u32, rank: Rank, waited: Duration, now_ms: u64) {
         let waited_us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
         self.0.recorder().wait_launch(number, rank, waited_us);
+        self.0.kernel_waits(number, rank, now_ms.saturating_sub(waited_us / 1_000));
+    }
+
+    /// No launch stands still.
+    pub(super) fn goes_on(&self) {
+        self.0.kernel_goes_on();
     }
 
     /// What was enqueued as launch `number`, where that is remembered. Graphs that are replayed launch what
@@ -148,8 +154,8 @@ mod tests {
         for _ in 0..3 {
             recent.note(What::of(&Call::new(Collective::AllReduce, DataType::F32, 7)));
         }
-        recent.waits(2, 5, Duration::from_millis(3));
-        recent.waits(9, 1, Duration::from_millis(9));
+        recent.waits(2, 5, Duration::from_millis(3), 10);
+        recent.waits(9, 1, Duration::from_millis(9), 10);
         let (_, kept) = journal.launches();
         let waited: Vec<_> =
             kept.iter().map(|one| one.waited.map(|w| (w.rank, w.waited_ns))).collect();

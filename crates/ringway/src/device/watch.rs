@@ -116,8 +116,9 @@ fn watch(shared: &Shared, stop: &AtomicBool) {
         let launch = report.launch.load(Ordering::Acquire);
         if waits_for.is_none() || launch != stuck {
             (stuck, since, told) = (launch, Instant::now(), false);
+            shared.recent.goes_on();
         } else if let Some(peer) = waits_for {
-            shared.recent.waits(launch, peer, since.elapsed());
+            shared.recent.waits(launch, peer, since.elapsed(), shared.health.now_ms());
         }
         if waits_for.is_some() && !told && since.elapsed() > shared.timeout {
             told = true;

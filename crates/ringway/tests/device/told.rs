@@ -3,8 +3,11 @@
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use ringway::config::Source;
+use ringway::control::{Condition, Standing, askable};
 use ringway::testing::world_with;
 use ringway::{Call, Collective, Communicator, DataType, DeviceQueue, Place};
 
@@ -52,6 +55,15 @@ fn calls(comm: &Communicator) {
     comm.barrier().unwrap();
 }
 
+/// What rank 0 of a communicator says of all.
+fn standing(comm: &Communicator) -> Standing {
+    let number = comm.trace().communicator;
+    let number = u64::from_str_radix(number.trim_start_matches("0x"), 16).unwrap();
+    let mut all = askable().into_iter();
+    let own = all.find(|one| one.communicator == number && one.rank == 0).unwrap();
+    own.ask(Duration::from_secs(5)).unwrap()
+}
+
 const SUMS: &str = "collective=\"all_reduce\"}";
 const MESSAGES: &str = "collective=\"send_recv\"}";
 
@@ -77,6 +89,55 @@ fn calls_are_counted_when_they_are_enqueued() {
             assert_eq!(launches, expected.concat());
             assert!(trace.calls.iter().all(|call| call.collective != Collective::AllReduce));
         }
+        comm.barrier().unwrap();
+    });
+}
+
+/// A rank that does not come is named while the kernel of another waits for it, before any deadline.
+#[test]
+fn who_waits_in_a_kernel_is_told_while_it_waits() {
+    let Some(mut config) = world::config() else { return };
+    let (path, setting) = place("waits");
+    config.set("RINGWAY_METRICS", &setting, Source::Default).unwrap();
+    let asked = AtomicBool::new(false);
+    let wait_until = |what: &str, done: &dyn Fn() -> bool| {
+        let began = Instant::now();
+        while !done() {
+            assert!(began.elapsed() < world::patience(30), "not in time: {what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    world_with(2, &config, |comm| {
+        comm.attach_gpu(None).unwrap();
+        let queue = DeviceQueue::new(comm, &[4000]).unwrap();
+        let at = Place { area: 0, offset: 0 };
+        let call = |count| Call::new(Collective::AllReduce, DataType::F32, count);
+        queue.collective_in_place(&call(9), at).unwrap();
+        queue.finish().unwrap();
+        comm.barrier().unwrap();
+        if comm.rank() == 0 {
+            let waiting = || samples(&path, comm, "ringway_device_waiting_seconds", "}")[0].clone();
+            assert_eq!(waiting(), [0.0]);
+            queue.collective_in_place(&call(1000), at).unwrap();
+            wait_until("why", &|| standing(comm).condition != Condition::Healthy);
+            let told = standing(comm);
+            assert_eq!(told.culprits, [1], "{}", told.text);
+            let late = "has put no more than launch 1 (all_reduce of 9 float sum) on its GPU, while rank 0 waits for it";
+            assert!(told.text.contains(late), "{}", told.text);
+            let kernel = told.seats[0].state.unwrap().kernel.unwrap();
+            assert_eq!((kernel.launch, kernel.waiting_on), (2, 1));
+            assert_eq!(kernel.call.map(|call| call.count), Some(1000));
+            assert!(waiting()[0] >= 1.0, "{:?}", waiting());
+            asked.store(true, Ordering::Release);
+        } else {
+            // Away in code of its own, of which the communicator knows nothing.
+            wait_until("rank 0", &|| asked.load(Ordering::Acquire));
+            queue.collective_in_place(&call(1000), at).unwrap();
+        }
+        queue.finish().unwrap();
+        wait_until("the kernel goes on", &|| {
+            standing(comm).seats.iter().all(|seat| seat.state.unwrap().kernel.is_none())
+        });
         comm.barrier().unwrap();
     });
 }

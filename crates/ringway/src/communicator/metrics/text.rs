@@ -180,6 +180,17 @@ impl Told {
                 }
             }
         }
+        let name = "ringway_device_waiting_seconds";
+        let text =
+            "For how long a kernel on the GPU has stood still for another rank; 0 where none does.";
+        self.metric(name, "gauge", text);
+        for one in all {
+            let state = one.journal.state(one.health.now_ms());
+            let waiting_ms = state.kernel.map_or(0, |kernel| kernel.waiting_ms);
+            if state.launches > 0 {
+                self.of(one, name, &[], seconds(waiting_ms.saturating_mul(1_000_000)));
+            }
+        }
     }
 
     fn waiting(&mut self, all: &[Arc<Metered>]) {

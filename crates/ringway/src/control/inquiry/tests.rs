@@ -209,6 +209,105 @@ fn messages_have_culprits_too() {
     assert!(standing.text.contains("rank 0 waits for it since 20000 ms"), "{}", standing.text);
 }
 
+/// So many launches on each rank's GPU, of 8 values, 9 and so on.
+fn launches(job: &Job, of_ranks: &[u64]) {
+    for (journal, count) in job.journals.iter().zip(of_ranks) {
+        (0..*count).for_each(|at| journal.enqueue(&all_reduce(0, 8 + at), 1));
+    }
+}
+
+#[test]
+fn whoever_has_not_put_on_its_gpu_what_kernels_wait_for_is_named() {
+    let mut job = Job::new(4);
+    launches(&job, &[3, 2, 3, 3]);
+    for rank in [0, 2, 3] {
+        job.journals[rank].kernel_waits(3, 1, 48_500 + 100 * rank as u64);
+    }
+    let (standing, after) = job.ask(2, 50_000);
+    assert_eq!(
+        standing.text,
+        "kernels on GPUs: rank 1 (host h1, pid 101) has put no more than launch 2 (all_reduce of 9 float sum) on its GPU, \
+         while ranks 0, 2 and 3 wait for it in launch 3 (all_reduce of 10 float sum), which stands still for 1500 ms"
+    );
+    let seen = (standing.condition, &standing.culprits[..], after);
+    assert_eq!(seen, (Condition::Slow, &[1][..], LOOK_MS + NEWS_MS));
+    assert_eq!(job.ask(2, 60_000).0.condition, Condition::Stuck);
+    // It comes, but its GPU does not.
+    job.journals[1].enqueue(&all_reduce(0, 10), 1);
+    let text = job.ask(0, 70_000).0.text;
+    assert!(
+        text.contains("launch 3 (all_reduce of 10 float sum) on its GPU as the last, and none"),
+        "{text}"
+    );
+    // All go on.
+    job.journals.iter().for_each(|journal| journal.kernel_goes_on());
+    let (standing, _) = job.ask(0, 80_000);
+    assert_eq!(standing.condition, Condition::Healthy);
+    assert_eq!(
+        standing.text,
+        "all 4 ranks are between operations; 0 completed, 3 launches on GPUs"
+    );
+}
+
+#[test]
+fn kernels_wait_for_ranks_that_are_elsewhere() {
+    // In an operation on host memory, where it waits for the one whose kernel waits for it.
+    let mut job = Job::new(2);
+    launches(&job, &[1, 0]);
+    job.journals[0].kernel_waits(1, 1, 40_000);
+    job.journals[1].begin(&all_reduce(0, 5));
+    job.journals[1].wait_begin(0, 45_000);
+    let (standing, _) = job.ask(0, 50_000);
+    assert_eq!(standing.culprits, [1], "{}", standing.text);
+    assert!(standing.text.starts_with("operation 0 (all_reduce of 5"), "{}", standing.text);
+    assert!(
+        standing.text.contains("rank 0 (host h0, pid 100) has not entered it; kernels"),
+        "{}",
+        standing.text
+    );
+    let place = "is in operation 0 (all_reduce of 5 float sum) on host memory, waiting for rank 0, while rank 0 waits";
+    assert!(standing.text.contains(place), "{}", standing.text);
+    // Nowhere yet, gone, or silent.
+    let mut job = Job::new(4);
+    launches(&job, &[1, 0, 1, 1]);
+    job.journals[0].kernel_waits(1, 1, 40_000);
+    job.journals[2].kernel_waits(1, 3, 40_000);
+    job.frozen.insert(3);
+    let (standing, _) = job.ask(0, 50_000);
+    assert_eq!((standing.condition, &standing.culprits[..]), (Condition::Stuck, &[1, 3][..]));
+    assert!(standing.text.contains("pid 101) has put nothing on its GPU"), "{}", standing.text);
+    assert!(
+        standing.text.contains("pid 103) does not answer, while rank 2 waits"),
+        "{}",
+        standing.text
+    );
+    assert!(standing.text.ends_with("so it is stopped or gets no processor"), "{}", standing.text);
+}
+
+#[test]
+fn kernels_that_wait_for_each_other_are_all_named() {
+    let mut job = Job::new(3);
+    launches(&job, &[2, 2, 2]);
+    job.journals[0].kernel_waits(1, 1, 40_000);
+    job.journals[1].kernel_waits(2, 0, 40_000);
+    // Its kernels have been counted by replays: what it enqueued says nothing of them.
+    job.journals[2].kernel_waits(70, 0, 40_000);
+    let (standing, _) = job.ask(0, 50_000);
+    assert_eq!(standing.culprits, [0, 1], "{}", standing.text);
+    let circle =
+        "wait for each other, rank 0 in launch 1 (all_reduce of 8 float sum), rank 1 in launch 2 (";
+    assert!(standing.text.contains(circle), "{}", standing.text);
+    let mut job = Job::new(2);
+    launches(&job, &[2, 1]);
+    job.journals[0].kernel_waits(70, 1, 40_000);
+    let text = job.ask(0, 50_000).0.text;
+    assert!(
+        text.contains("has put launch 1 (all_reduce of 8 float sum) on its GPU as the last"),
+        "{text}"
+    );
+    assert!(text.contains("waits for it in its kernel 70, of a graph that is replayed"), "{text}");
+}
+
 #[test]
 fn an_error_is_told_and_questions_change_nothing() {
     let mut job = Job::new(2);
