@@ -253,6 +253,12 @@ impl Communicator {
                 self.size() - 1
             ))),
         };
+        let there = |address: usize, bytes: usize| match address == 0 && bytes > 0 {
+            true => {
+                Err(Error::argument(format!("the buffer of a message of {bytes} bytes is NULL")))
+            }
+            false => Ok(address as u64),
+        };
         Ok(match work {
             DeviceWork::Collective { call, input, output, scalar } => Work::Collective {
                 call,
@@ -262,12 +268,12 @@ impl Communicator {
             },
             DeviceWork::Send { peer, address, bytes } => Work::Send {
                 peer: exists(*peer)?,
-                address: address.expose_provenance() as u64,
+                address: there(address.expose_provenance(), *bytes)?,
                 bytes: *bytes,
             },
             DeviceWork::Receive { peer, address, bytes } => Work::Receive {
                 peer: exists(*peer)?,
-                address: address.expose_provenance() as u64,
+                address: there(address.expose_provenance(), *bytes)?,
                 bytes: *bytes,
             },
         })

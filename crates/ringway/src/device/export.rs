@@ -251,8 +251,9 @@ impl Exports {
         let entry = self.names;
         if entry >= ENTRIES {
             return Err(Fault::Other(format!(
-                "more than {ENTRIES} allocations were used with one communicator; let the allocator \
-                 keep its memory, or make a new communicator"
+                "more than {} allocations were used with one communicator; let the allocator keep its memory, or make a \
+                 new communicator",
+                ENTRIES - 1
             )));
         }
         self.book.write(entry, &handle, bytes as u64);

@@ -25,7 +25,7 @@ use super::recent::{Recent, What};
 use super::share::Trial;
 use super::station::{Held, Layout, Station, Words};
 use super::watch::{Shared, Watch};
-use super::work::Work;
+use super::work::{Extents, Work};
 use crate::call::Call;
 use crate::config::Config;
 use crate::control::{Health, Journal};
@@ -80,26 +80,10 @@ struct Learned {
     launch: Box<Launch>,
     way: Way,
     tag: u32,
-    input_bytes: usize,
-    output_bytes: usize,
-    /// Where both are in one buffer, if they can be.
-    in_place: Option<(usize, usize)>,
+    extents: Extents,
 }
 
 impl Learned {
-    /// Whether input and output lie over each other in another way than that in which each is used before it is written.
-    fn collides(&self, input: Address, output: Address) -> bool {
-        let (to_input, to_output) = (self.input_bytes as u64, self.output_bytes as u64);
-        let overlaps = to_input > 0
-            && to_output > 0
-            && input < output.saturating_add(to_output)
-            && output < input.saturating_add(to_input);
-        let fits = |(of_input, of_output): (usize, usize)| {
-            input.checked_sub(of_input as u64) == output.checked_sub(of_output as u64)
-        };
-        overlaps && !self.in_place.is_some_and(fits)
-    }
-
     /// Where input and output are, and no factor at a wrong place. Refuses what no kernel can use: it would end all that the
     /// process has on the GPU.
     fn buffers(
@@ -108,20 +92,10 @@ impl Learned {
         (input, output, scalar): (Address, Address, Option<Address>),
     ) -> Result<(Address, Address)> {
         let collective = call.collective;
-        let (input, output) = (used((input, self.input_bytes)), used((output, self.output_bytes)));
-        let both = [("input", input, self.input_bytes), ("output", output, self.output_bytes)];
-        for (what, address, bytes) in both {
-            if address == 0 && bytes > 0 {
-                return Err(Error::argument(format!("{what} of {collective} is NULL")));
-            }
-        }
-        // Of an all_to_all at one address nobody promises the values, but programs that measure make it.
-        let is_usual = call.collective == Collective::AllToAll && input == output;
-        if !is_usual && self.collides(input, output) {
-            return Err(Error::argument(format!(
-                "input and output of {collective} overlap, but are not in place: input at {input:#x}, output at {output:#x}"
-            )));
-        }
+        let extents = &self.extents;
+        let (input, output) =
+            (used((input, extents.input_bytes)), used((output, extents.output_bytes)));
+        extents.check(input, output)?;
         // Elsewhere values are moved byte by byte where that is needed.
         if self.way == Way::Buffers && matches!(self.program.kind, Kind::Fold { .. }) {
             let (data_type, size) = (call.data_type, call.data_type.size() as u64);
@@ -400,9 +374,7 @@ impl DeviceRank {
         if let Some(place) = self.learned.iter().position(|learned| learned.key == key) {
             return Ok(place);
         }
-        let input_bytes = call.input_bytes(self.rank, self.ranks)?;
-        let output_bytes = call.output_bytes(self.rank, self.ranks)?;
-        let in_place = call.in_place(self.rank, self.ranks)?;
+        let extents = Extents::of(call, self.rank, self.ranks)?;
         let problem = call.problem(self.ranks, call.level.unwrap_or_default())?;
         let layout = self.shared.station.layout;
         let way = match call.op {
@@ -426,17 +398,7 @@ impl DeviceRank {
             self.learned.remove(0);
         }
         let tag = tag(&key, &problem);
-        self.learned.push(Learned {
-            key,
-            function,
-            program,
-            launch,
-            way,
-            tag,
-            input_bytes,
-            output_bytes,
-            in_place,
-        });
+        self.learned.push(Learned { key, function, program, launch, way, tag, extents });
         Ok(self.learned.len() - 1)
     }
 
@@ -449,7 +411,8 @@ impl DeviceRank {
         batch: &mut Batch,
     ) -> Result<()> {
         let learned = &self.learned[place];
-        let (input_bytes, output_bytes) = (learned.input_bytes, learned.output_bytes);
+        let (input_bytes, output_bytes) =
+            (learned.extents.input_bytes, learned.extents.output_bytes);
         let (input, output) = learned.buffers(call, (input, output, scalar))?;
         let (from, to) = self.name((input, input_bytes), (output, output_bytes))?;
         let learned = &self.learned[place];

@@ -28,6 +28,7 @@
 mod desk;
 mod host;
 mod layout;
+mod part;
 mod proxy;
 mod uneven;
 mod waves;
@@ -39,13 +40,12 @@ use std::time::Duration;
 
 use self::desk::{Desk, Direct};
 use self::layout::{CollectiveLaunch, MessagesLaunch, PIECES, Piece, Place, SLOTS_MOST, Shape};
+use self::part::{Part, parts};
 use self::proxy::Threads;
-use self::uneven::Step;
 use super::Fault;
 use super::export;
 use super::gpu::{DirectMemory, Gpu, Memory, Stream, memory_of};
 use super::kernels::{Kernels, Kind};
-use super::messages::Messages;
 use super::order::Order;
 use super::work::Work;
 use crate::call::Call;
@@ -304,10 +304,10 @@ impl StagedRank {
     /// The buffers must be valid until the stream has come past them.
     pub(crate) fn enqueue(&mut self, streams: &[Stream], work: &[Work<'_>]) -> Result<()> {
         let slots = (self.channels.len() * SLOTS) as u64;
-        let me = (self.rank, self.ranks, slots);
+        let parts = parts(work, (self.rank, self.ranks, slots))?;
         if let Some(device) = &mut self.device {
             if self.without == 0 || !is_on_host(streams, work) {
-                return device.enqueue(streams, me, work);
+                return device.enqueue(streams, parts);
             }
             // The channels are the kernels' until they are done.
             if !device.settle(self.limit, || ()) {
@@ -318,7 +318,7 @@ impl StagedRank {
         }
         // SAFETY: the promise of whoever enqueues: host memory of this rank, valid until this returns.
         #[expect(unsafe_code, reason = "the caller's promise")]
-        let done = unsafe { host::run(&self.channels, me, work) };
+        let done = unsafe { host::run(&self.channels, &parts) };
         if let Err(error) = &done
             && self.channels.iter().any(|channel| channel.has_failed())
         {
@@ -345,47 +345,25 @@ impl Drop for StagedRank {
 }
 
 impl Device {
-    fn enqueue(
-        &mut self,
-        streams: &[Stream],
-        (rank, ranks, slots): (Rank, u32, u64),
-        work: &[Work<'_>],
-    ) -> Result<()> {
+    fn enqueue(&mut self, streams: &[Stream], parts: Vec<Part>) -> Result<()> {
         let gpu = Arc::clone(&self.gpu);
         let _context = gpu.enter()?;
         let stream = self.order.begin(streams)?;
-        let launched = self.launch_all(stream, (rank, ranks, slots), work);
+        let launched = self.launch_all(stream, parts);
         // What was launched before an error is waited for too.
         let ended = self.order.end(streams);
         launched?;
         Ok(ended?)
     }
 
-    fn launch_all(
-        &mut self,
-        stream: Stream,
-        (rank, ranks, slots): (Rank, u32, u64),
-        work: &[Work<'_>],
-    ) -> Result<()> {
-        for one in work {
-            let Work::Collective { call, input, output, scalar } = one else { continue };
-            for step in uneven::steps(call, rank, ranks, (*input, *output))? {
-                match step {
-                    Step::Call(call, input, output) => {
-                        let shape = Shape::of(&call, rank, ranks, slots)?;
-                        check_addresses(&call, &shape, (input, output))?;
-                        let direct = shape.suits_adapters(&call, ranks);
-                        let direct = self.desk.direct_place().filter(|_| direct);
-                        let own = direct.map(|place| (place, Shape::own(&call, rank)));
-                        let buffers = (input, output, *scalar);
-                        self.collective(stream, &call, (&shape, own), buffers)?;
-                    }
-                    Step::Messages(work) => self.messages(stream, (rank, ranks), &work)?,
+    fn launch_all(&mut self, stream: Stream, parts: Vec<Part>) -> Result<()> {
+        for part in parts {
+            match part {
+                Part::Call { call, shape, own, input, output, factor } => {
+                    self.collective(stream, &call, (&shape, own), (input, output, factor))?;
                 }
+                Part::Messages { own, pieces } => self.messages(stream, own, pieces)?,
             }
-        }
-        if work.iter().any(|one| !matches!(one, Work::Collective { .. })) {
-            self.messages(stream, (rank, ranks), work)?;
         }
         Ok(())
     }
@@ -400,9 +378,10 @@ impl Device {
         &mut self,
         stream: Stream,
         call: &Call,
-        (shape, direct): (&Shape, Option<(Place, u32)>),
+        (shape, own): (&Shape, Option<u32>),
         (input, output, scalar): (Address, Address, Option<Address>),
     ) -> std::result::Result<(), Fault> {
+        let direct = self.desk.direct_place().zip(own);
         let scalar = scalar.filter(|_| call.collective.reduces() && call.op == ReduceOp::PreMulSum);
         let slot_count = u32::try_from(self.desk.slot_count).unwrap_or(u32::MAX);
         let (place, own, told) = match direct {
@@ -436,18 +415,17 @@ impl Device {
     fn messages(
         &mut self,
         stream: Stream,
-        (rank, ranks): (Rank, u32),
-        work: &[Work<'_>],
+        own: Vec<(Address, Address, usize)>,
+        pieces: Vec<Piece>,
     ) -> Result<()> {
-        let messages = Messages::of(work, ranks);
-        for (to, from, bytes) in messages.own(rank)? {
+        for (to, from, bytes) in own {
             export::copy(&self.gpu, to, from, bytes, stream)?;
         }
         let room = match self.desk.ways() {
             Some(_) => waves::IN_GPU_BYTES_MOST,
             None => waves::WAVE_BYTES_MOST,
         };
-        let waves = waves::waves(waves::parts(&messages, rank), room);
+        let waves = waves::waves(pieces, room);
         // All of them in the same memory: one after another.
         let most = waves.iter().map(|(_, bytes)| *bytes).max().unwrap_or(0);
         if waves.is_empty() {
@@ -523,15 +501,4 @@ fn is_on_host(streams: &[Stream], work: &[Work<'_>]) -> bool {
         memory_of(std::ptr::with_exposed_provenance(address)) != Memory::Device
     };
     (streams.is_empty() || named.peek().is_some()) && named.all(here)
-}
-
-/// Refuses a buffer that is not there.
-fn check_addresses(call: &Call, shape: &Shape, (input, output): (Address, Address)) -> Result<()> {
-    let both = [("input", input, shape.input_pieces), ("output", output, shape.output_pieces)];
-    for (what, address, pieces) in both {
-        if address == 0 && pieces > 0 && shape.block_bytes > 0 {
-            return Err(Error::argument(format!("{what} of {} is NULL", call.collective)));
-        }
-    }
-    Ok(())
 }

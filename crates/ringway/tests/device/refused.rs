@@ -9,6 +9,7 @@ use ringway::testing::world_with;
 use ringway::{Call, Collective, Communicator, DataType, DeviceWork, Error};
 
 use crate::graph::OwnStream;
+use crate::staged;
 use crate::world::{config, patience};
 
 /// Values of a call: more than cards have.
@@ -24,7 +25,9 @@ struct Side<'a> {
 
 impl<'a> Side<'a> {
     fn new(comm: &'a Communicator) -> Self {
-        comm.attach_gpu(None).unwrap();
+        if comm.gpu().is_none() {
+            comm.attach_gpu(None).unwrap();
+        }
         let gpu = comm.gpu().expect("a GPU");
         let (stream, memory) =
             (DeviceStream::new(&gpu).unwrap(), Buffer::new(&gpu, 4 * BYTES).unwrap());
@@ -62,10 +65,16 @@ fn world(body: impl Fn(&Communicator) + Sync) {
     world_with(2, &config, body);
 }
 
+/// The same for ranks that map each other's memory, and for such that do not.
+fn worlds(body: fn(&Communicator)) {
+    world(body);
+    staged::hosts(&[0, 1], &[], body);
+}
+
 /// Programs hand over what they have, where a rank has no use for it.
 #[test]
 fn what_a_rank_does_not_use_may_be_anywhere() {
-    world(|comm| {
+    worlds(|comm| {
         let side = Side::new(comm);
         let nowhere = std::ptr::without_provenance_mut(usize::MAX - 0xfff);
         let is_root = comm.rank() == 0;
@@ -122,6 +131,13 @@ fn addresses_that_no_kernel_can_use_are_refused() {
             let error = side.enqueue(&sum(COUNT), input, output).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
         }
+        let (peer, address, bytes) = (1 - comm.rank(), null, 8);
+        let send = DeviceWork::Send { peer, address: address.cast_const(), bytes };
+        for message in [send, DeviceWork::Receive { peer, address, bytes }] {
+            // SAFETY: nothing is enqueued.
+            let error = unsafe { comm.enqueue(&[side.stream.stream()], &[message]) }.unwrap_err();
+            assert!(error.to_string().contains("8 bytes is NULL"), "{error}");
+        }
         side.enqueue(&sum(COUNT), from, to).unwrap();
         assert!(side.wait(2 * BYTES).iter().all(|word| *word == 3));
         comm.barrier().unwrap();
@@ -131,7 +147,7 @@ fn addresses_that_no_kernel_can_use_are_refused() {
 /// In place is as NCCL has it; what overlaps otherwise would be written before others have read it.
 #[test]
 fn buffers_that_overlap_are_in_place_or_refused() {
-    world(|comm| {
+    worlds(|comm| {
         let side = Side::new(comm);
         let (rank, half) = (comm.rank() as usize, COUNT / 2);
         let of = |collective| Call::new(collective, DataType::U32, half as u64);
@@ -162,7 +178,7 @@ fn buffers_that_overlap_are_in_place_or_refused() {
 /// What is refused of a group is refused before anything of it is launched: the others make the next call.
 #[test]
 fn of_a_group_with_a_wrong_call_nothing_is_done() {
-    world(|comm| {
+    worlds(|comm| {
         let side = Side::new(comm);
         let (input, output) = (side.at(0).cast_const(), side.at(BYTES));
         let rank = comm.rank();
@@ -177,7 +193,8 @@ fn of_a_group_with_a_wrong_call_nothing_is_done() {
         let rootless = collective(Call::new(Collective::Reduce, DataType::U32, 10).root(9), output);
         let send = DeviceWork::Send { peer: rank, address: input, bytes: 8 };
         let take = DeviceWork::Receive { peer: rank, address: output, bytes: 4 };
-        let wrong = [vec![rootless], vec![send, take], vec![nowhere]];
+        let over = collective(sum(10), input.cast_mut().wrapping_byte_add(4));
+        let wrong = [vec![rootless], vec![send, take], vec![nowhere], vec![over]];
         for (round, wrong) in (0..).zip(wrong) {
             let mut group =
                 vec![collective(sum(10), output), collective(sum(COUNT as u64), output)];

@@ -5,62 +5,33 @@
 
 #![allow(unsafe_code, reason = "memory of the caller's, by address")]
 
-use super::layout::Shape;
-use super::uneven::{self, Step};
+use super::layout::{Piece, Shape};
+use super::part::Part;
 use super::{Channel, Channels, MessagePiece, waves};
 use crate::call::Call;
-use crate::device::Work;
-use crate::device::messages::Messages;
 use crate::error::{Error, Result};
 use crate::ffi::cuda::Address;
-use crate::plan::types::Rank;
 
-/// Makes calls and waits for them: collectives in the order given, then the messages.
+/// Makes calls and waits for them, in the order given.
 ///
 /// # Safety
 /// Addresses are of host memory of the sizes the calls need, which nobody else touches meanwhile.
-pub(super) unsafe fn run(
-    channels: &Channels,
-    (rank, ranks, slots): (Rank, u32, u64),
-    work: &[Work<'_>],
-) -> Result<()> {
-    for one in work {
-        let Work::Collective { call, input, output, scalar } = one else { continue };
-        if scalar.is_some() {
-            return Err(Error::usage("a rank without a GPU has its factor in the call"));
-        }
-        for step in uneven::steps(call, rank, ranks, (*input, *output))? {
-            match step {
-                // SAFETY: the caller's promise; a step's buffers are parts of the call's.
-                Step::Call(call, input, output) => unsafe {
-                    collective(channels, (rank, ranks, slots), &call, (input, output))?;
-                },
-                // SAFETY: as above.
-                Step::Messages(work) => unsafe { messages(channels, (rank, ranks), &work)? },
+pub(super) unsafe fn run(channels: &Channels, parts: &[Part]) -> Result<()> {
+    if parts.iter().any(|part| matches!(part, Part::Call { factor: Some(_), .. })) {
+        return Err(Error::usage("a rank without a GPU has its factor in the call"));
+    }
+    for part in parts {
+        match part {
+            Part::Call { call, shape, input, output, .. } => {
+                for chunk in 0..shape.chunks {
+                    let channel = &*channels[chunk as usize % channels.len()];
+                    // SAFETY: the caller's promise; a part's buffers are of the call's.
+                    unsafe { run_chunk(channel, call, shape, chunk, (*input, *output)) }?;
+                }
             }
+            // SAFETY: as above.
+            Part::Messages { own, pieces } => unsafe { messages(channels, own, pieces) }?,
         }
-    }
-    if work.iter().all(|one| matches!(one, Work::Collective { .. })) {
-        return Ok(());
-    }
-    // SAFETY: the caller's promise.
-    unsafe { messages(channels, (rank, ranks), work) }
-}
-
-/// # Safety
-/// As [`run`].
-unsafe fn collective(
-    channels: &Channels,
-    (rank, ranks, slots): (Rank, u32, u64),
-    call: &Call,
-    (input, output): (Address, Address),
-) -> Result<()> {
-    let shape = Shape::of(call, rank, ranks, slots)?;
-    super::check_addresses(call, &shape, (input, output))?;
-    for chunk in 0..shape.chunks {
-        let channel = &*channels[chunk as usize % channels.len()];
-        // SAFETY: the caller's promise.
-        unsafe { run_chunk(channel, call, &shape, chunk, (input, output)) }?;
     }
     Ok(())
 }
@@ -69,16 +40,15 @@ unsafe fn collective(
 /// As [`run`].
 unsafe fn messages(
     channels: &Channels,
-    (rank, ranks): (Rank, u32),
-    work: &[Work<'_>],
+    own: &[(Address, Address, usize)],
+    pieces: &[Piece],
 ) -> Result<()> {
-    let messages = Messages::of(work, ranks);
-    for (to, from, bytes) in messages.own(rank)? {
+    for (to, from, bytes) in own {
         // SAFETY: the caller's promise; the two may be the same place.
-        unsafe { std::ptr::copy(pointer(from), pointer(to), bytes) };
+        unsafe { std::ptr::copy(pointer(*from), pointer(*to), *bytes) };
     }
-    let pieces: Vec<MessagePiece> = waves::parts(&messages, rank)
-        .into_iter()
+    let pieces: Vec<MessagePiece> = pieces
+        .iter()
         .map(|piece| MessagePiece {
             peer: piece.end.peer(),
             address: pointer(piece.address),
