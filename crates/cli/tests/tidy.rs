@@ -185,6 +185,7 @@ const MAY_BE_UNSAFE: &[&str] = &[
     "crates/ringway/src/device/gpu.rs",
     "crates/ringway/src/device/gpu/direct.rs",
     "crates/ringway/src/device/gpu/handle.rs",
+    "crates/ringway/src/device/gpu/stream.rs",
     "crates/ringway/src/device/gpu/virtual_memory.rs",
     "crates/ringway/src/device/rank.rs",
     "crates/ringway/src/device/staged.rs",

@@ -101,16 +101,22 @@ impl Batch {
         Self { comm, operations: vec![operation], place: Place::default() }
     }
 
-    /// Finds out where its buffers are.
+    /// Finds out where its buffers are. Where it uses none, its calls go the way of the communicator's GPU: for those of
+    /// other ranks that meet them may have addresses, where this one's have NULL.
     fn find(&mut self) {
-        let communicator = self.comm.communicator();
-        let is_mixed = communicator.is_ok_and(|one| one.has_ranks_without_gpu());
+        let communicator = self.comm.communicator().ok();
+        let is_mixed = communicator.as_ref().is_some_and(Communicator::has_ranks_without_gpu);
         let mut place = Place { is_mixed, ..Place::default() };
+        let mut is_used = false;
         for buffer in self.operations.iter().flat_map(Operation::buffers) {
             let memory = memory_of(buffer.address);
+            is_used |= buffer.is_used;
             place.on_device |= memory == Memory::Device;
             place.on_host |= buffer.is_used && memory != Memory::Device;
             place.is_pinned |= buffer.is_used && memory == Memory::Pinned;
+        }
+        if !is_used {
+            place.on_device |= communicator.is_some_and(|one| one.gpu().is_some());
         }
         self.place = place;
     }
@@ -121,7 +127,7 @@ fn wait(communicator: &Communicator, operations: &[Operation]) -> Result<()> {
     let gpu = communicator.gpu().map_or_else(current_gpu, Ok)?;
     for stream in streams(operations) {
         // SAFETY: the program promises, by nccl.h, streams that are alive.
-        unsafe { gpu.wait(stream) }?;
+        unsafe { gpu.wait(stream, || communicator.check()) }?;
     }
     Ok(())
 }

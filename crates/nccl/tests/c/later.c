@@ -20,6 +20,10 @@ static void one_rank(int rank, int ranks, ncclUniqueId id) {
     CHECK(settled(comm) == ncclSuccess);
     for (size_t i = 0; i < count; i++) CHECK(values[i] == (float)(ranks * (ranks + 1) / 2));
   }
+  /* That stream is another one in the thread that does the work. */
+  REFUSED(ncclInvalidArgument, "cudaStreamPerThread",
+          ncclAllReduce(values, values, count, ncclFloat, ncclSum, comm, (cudaStream_t)2));
+  CHECK(settled(comm) == ncclSuccess);
   /* A call that waits for another rank: meanwhile nothing else is taken. */
   int32_t word = rank;
   if (rank == 0) {

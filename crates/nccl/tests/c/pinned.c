@@ -32,6 +32,29 @@ static void* find(const char* name) {
   DRIVER(cuMemcpyAsync, (address, address, size_t, void*), (address)(size_t)(target), (address)(size_t)(source), \
          COUNT * sizeof(int), stream)
 
+/* What a stream has that ends when it is let go. */
+static volatile int release;
+
+static void held(void* data) {
+  (void)data;
+  while (!release) pause_ms(1);
+}
+
+struct waiting {
+  ncclComm_t comm;
+  int* pinned;
+  void* stream;
+};
+
+static void* wait_in_vain(void* given) {
+  struct waiting* self = (struct waiting*)given;
+  REFUSED(ncclRemoteError, "aborted the communicator",
+          ncclAllReduce(self->pinned, self->pinned, COUNT, ncclInt, ncclSum, self->comm, (cudaStream_t)self->stream));
+  /* What gives GPU memory back waits for everything. */
+  release = 1;
+  return NULL;
+}
+
 static void body(int rank, int ranks, ncclUniqueId id) {
   int *pinned, *result, *there;
   void *stream, *graph;
@@ -72,8 +95,17 @@ static void body(int rank, int ranks, ncclUniqueId id) {
           ncclAllReduce(pinned, result, COUNT, ncclInt, ncclSum, comm, (cudaStream_t)stream));
   DRIVER(cuStreamEndCapture, (void*, void**), stream, &graph);
   OK(ncclAllReduce(pinned, result, COUNT, ncclInt, ncclSum, comm, (cudaStream_t)stream));
-  OK(ncclCommDestroy(comm));
   OK(ncclMemFree(there));
+  /* Whoever waits for a stream that does not come is freed when the communicator is given up. */
+  pthread_t thread;
+  struct waiting waiting = {comm, pinned, stream};
+  DRIVER(cuLaunchHostFunc, (void*, void (*)(void*), void*), stream, held, NULL);
+  CHECK(pthread_create(&thread, NULL, wait_in_vain, &waiting) == 0);
+  pause_ms(200);
+  double began = seconds();
+  OK(ncclCommAbort(comm));
+  CHECK(pthread_join(thread, NULL) == 0);
+  CHECK(seconds() - began < 30);
 }
 
 int main(void) {

@@ -141,6 +141,19 @@ fn pinned_memory_that_streams_write() {
     program.run(&[], &settings);
 }
 
+/// Calls of nothing say not where the memory of other ranks is.
+#[test]
+fn calls_of_nothing_meet_those_of_other_ranks() {
+    let Some(program) = Program::build("nothing", Standard::C99) else { return };
+    let Some(fakes::Cuda { driver, nvrtc }) = fakes::cuda() else { return };
+    let settings = [
+        ("RINGWAY_CUDA_LIBRARY", driver.to_str().unwrap()),
+        ("RINGWAY_NVRTC_LIBRARY", nvrtc.to_str().unwrap()),
+        ("RINGWAY_TIMEOUT", "20s"),
+    ];
+    program.run(&[], &settings);
+}
+
 /// GPU memory of ranks that do not reach each other's goes by the host, also where a rank has none or dies.
 #[test]
 fn gpu_memory_of_ranks_on_different_hosts() {

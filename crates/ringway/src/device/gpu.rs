@@ -7,6 +7,7 @@
 
 mod direct;
 mod handle;
+mod stream;
 mod virtual_memory;
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
@@ -17,6 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub(crate) use self::direct::DirectMemory;
 pub(super) use self::handle::{DeviceMemory, Event, Function, OwnStream, PinnedMemory};
 use self::handle::{Entered, Relaxed};
+pub use self::stream::Stream;
 pub(super) use self::virtual_memory::{Mapped, Segment};
 use super::Fault;
 use super::seats::Seats;
@@ -44,8 +46,6 @@ const ON_HOST: c_uint = 1;
 const HOST_FLAGS: c_uint = 1 | 2;
 /// A stream that does not wait for the null stream.
 const NON_BLOCKING: c_uint = 1;
-/// `CU_STREAM_PER_THREAD`, HIP's too.
-const PER_THREAD: usize = 2;
 /// An event that measures no time.
 const NO_TIMING: c_uint = 2;
 /// Peer access is enabled when memory of another process is opened.
@@ -69,27 +69,6 @@ pub enum Memory {
     Pinned,
     /// On a GPU.
     Device,
-}
-
-/// A stream of the user's: the driver's handle, which may be null for the default stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Stream(usize);
-
-impl Stream {
-    /// The stream with this handle (`cudaStream_t`, `hipStream_t`).
-    #[must_use]
-    pub fn from_handle(handle: *mut c_void) -> Self {
-        Self(handle.expose_provenance())
-    }
-
-    pub(super) fn handle(self) -> Handle {
-        std::ptr::with_exposed_provenance_mut(self.0)
-    }
-
-    /// Whether it is another stream in each thread.
-    pub(super) fn is_per_thread(self) -> bool {
-        self.0 == PER_THREAD
-    }
 }
 
 /// The driver, once a GPU was opened; the first that asks decides which library it is.
@@ -361,22 +340,6 @@ impl Gpu {
         Ok(handle)
     }
 
-    /// Waits until a stream of the user's is done with everything it has so far.
-    ///
-    /// # Errors
-    /// It is captured: nobody can wait for that. Or the driver refuses.
-    ///
-    /// # Safety
-    /// The stream is alive.
-    pub unsafe fn wait(&self, stream: Stream) -> Result<(), Error> {
-        if self.is_capturing(stream) {
-            return Err(Error::usage(
-                "the stream is captured, and a call on host memory has to wait for it: capture calls on GPU memory only",
-            ));
-        }
-        Ok(self.finish(stream.handle())?)
-    }
-
     /// Waits until a stream is done with everything.
     fn finish(&self, stream: Handle) -> Result<(), Fault> {
         let (_context, _relaxed) = (self.enter()?, self.relax());
@@ -455,14 +418,6 @@ impl Gpu {
         let code = unsafe { (self.driver.event_create)(&raw mut handle, NO_TIMING) };
         self.checked("making an event", code)?;
         Ok(Event { gpu: Arc::clone(self), handle })
-    }
-
-    /// Whether a stream's calls are being written down as a graph.
-    pub(super) fn is_capturing(&self, stream: Stream) -> bool {
-        let mut status: c_int = 0;
-        // SAFETY: the stream is the user's and alive; a place for an integer.
-        let code = unsafe { (self.driver.stream_capturing)(stream.handle(), &raw mut status) };
-        code == 0 && status != 0
     }
 
     /// Makes all that is enqueued on `stream` from now on wait for `event`.

@@ -169,12 +169,19 @@ impl Event {
 
     /// Whether the stream has come past the mark, or never will.
     pub(in crate::device) fn is_over(&self) -> bool {
-        let Ok(_context) = self.gpu.enter() else { return true };
+        self.is_reached().unwrap_or(true)
+    }
+
+    /// Whether the stream has come past the mark.
+    pub(in crate::device) fn is_reached(&self) -> Result<bool, Fault> {
         // A capture under way elsewhere would refuse the question, which is no answer.
-        let _relaxed = self.gpu.relax();
+        let (_context, _relaxed) = (self.gpu.enter()?, self.gpu.relax());
         // SAFETY: the handle is alive.
         let code = unsafe { (self.gpu.driver.event_query)(self.handle) };
-        code != NOT_READY
+        if code == NOT_READY {
+            return Ok(false);
+        }
+        self.gpu.checked("looking at a stream", code).map(|()| true)
     }
 }
 
