@@ -97,6 +97,8 @@ fn calls_are_counted_when_they_are_enqueued() {
 #[test]
 fn who_waits_in_a_kernel_is_told_while_it_waits() {
     let Some(mut config) = world::config() else { return };
+    // Where it fails, what a kernel waits for does not come.
+    config.timeout = world::patience(60);
     let (path, setting) = place("waits");
     config.set("RINGWAY_METRICS", &setting, Source::Default).unwrap();
     let asked = AtomicBool::new(false);
