@@ -16,9 +16,6 @@ use crate::operation::{Kind, Operation};
 use crate::submit::{Batch, submit};
 use crate::types::Code;
 
-/// `cudaStreamPerThread`, HIP's too.
-const STREAM_PER_THREAD: usize = 2;
-
 /// A communicator to be made.
 pub(crate) struct Task {
     /// The communicator that says how far it is, and whether anybody waits: the new one, or the
@@ -183,8 +180,7 @@ fn happen(pending: Pending) -> Result<Code> {
     if blocking {
         return carry_out(pending).map(|()| Code::Success);
     }
-    let mut operations = pending.batches.iter().flat_map(|batch| &batch.operations);
-    if operations.any(|operation| operation.stream == STREAM_PER_THREAD) {
+    if pending.batches.iter().any(Batch::is_for_this_thread) {
         pending.tasks.into_iter().for_each(|task| (task.undo)());
         return Err(Error::argument(
             "cudaStreamPerThread is another stream in the thread that works for communicators which do not block; \

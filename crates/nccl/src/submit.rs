@@ -101,6 +101,11 @@ impl Batch {
         Self { comm, operations: vec![operation], place: Place::default() }
     }
 
+    /// Whether it names a stream that is another one in another thread.
+    pub(crate) fn is_for_this_thread(&self) -> bool {
+        streams(&self.operations).into_iter().any(Stream::is_per_thread)
+    }
+
     /// Finds out where its buffers are. Where it uses none, its calls go the way of the communicator's GPU: for those of
     /// other ranks that meet them may have addresses, where this one's have NULL.
     fn find(&mut self) {

@@ -32,8 +32,9 @@ impl Stream {
         std::ptr::with_exposed_provenance_mut(self.0)
     }
 
-    /// Whether it is another stream in each thread.
-    pub(in crate::device) fn is_per_thread(self) -> bool {
+    /// Whether it is another stream in each thread: `cudaStreamPerThread`.
+    #[must_use]
+    pub fn is_per_thread(self) -> bool {
         self.0 == PER_THREAD
     }
 }
