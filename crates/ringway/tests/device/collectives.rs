@@ -9,7 +9,7 @@ use ringway::plan::types::Level;
 use ringway::testing::world_with;
 use ringway::{Call, Collective, Communicator, DataType, DeviceQueue, DeviceWork, Place, ReduceOp};
 
-use crate::world::{config, is_real, world};
+use crate::world::{self, config, is_real, world};
 
 /// Bytes that look like numbers of a type: small whole ones, so that narrow types do not overflow at
 /// once, and now and then any bits.
@@ -90,7 +90,7 @@ impl Side {
         comm.barrier().unwrap();
         // SAFETY: the buffers have the sizes of the call and live until the stream was waited for.
         unsafe { comm.enqueue(&[self.stream.stream()], &[work]) }.unwrap();
-        self.stream.synchronize().unwrap();
+        world::finish(comm, &self.stream);
         comm.check().unwrap();
         let mut bytes = vec![0; output];
         to.read(shift, &mut bytes).unwrap();
@@ -118,7 +118,7 @@ impl Side {
         comm.barrier().unwrap();
         // SAFETY: as above.
         unsafe { comm.enqueue(&[self.stream.stream()], &[work]) }.unwrap();
-        self.stream.synchronize().unwrap();
+        world::finish(comm, &self.stream);
         let mut result = vec![0; output];
         buffer.read(skip_output, &mut result).unwrap();
         Some(result)
@@ -287,7 +287,7 @@ fn messages_of_a_group_go_all_ways_at_once() {
                 comm.barrier().unwrap();
                 // SAFETY: the buffers live until the stream was waited for.
                 unsafe { comm.enqueue(&[side.stream.stream()], &work) }.unwrap();
-                side.stream.synchronize().unwrap();
+                world::finish(comm, &side.stream);
                 for (peer, (_, into)) in (0..size).zip(&buffers) {
                     let mut found = vec![0; into.bytes()];
                     into.read(0, &mut found).unwrap();
@@ -329,7 +329,7 @@ fn calls_of_a_group_share_launches() {
             // SAFETY: the buffers live until the stream was waited for.
             unsafe { comm.enqueue(&[side.stream.stream()], &work) }.unwrap();
         }
-        side.stream.synchronize().unwrap();
+        world::finish(comm, &side.stream);
         for (_, output) in &buffers {
             let mut found = vec![0; output.bytes()];
             output.read(0, &mut found).unwrap();
@@ -544,7 +544,7 @@ fn different_calls(counts: [u64; 2], ops: [ReduceOp; 2]) {
 fn a_kernel_that_stands_still_is_an_error_that_names_its_call() {
     let Some(mut config) = config() else { return };
     // Long enough for a busy machine to run what does not stand still.
-    config.timeout = crate::world::patience(5);
+    config.timeout = world::patience(5);
     let errors = world_with(2, &config, |comm| {
         comm.attach_gpu(None).unwrap();
         let queue = DeviceQueue::new(comm, &[160_000]).unwrap();
@@ -570,7 +570,7 @@ fn a_kernel_that_stands_still_is_an_error_that_names_its_call() {
             if let Err(error) = comm.check() {
                 return error;
             }
-            assert!(start.elapsed() < crate::world::patience(40), "no error");
+            assert!(start.elapsed() < world::patience(40), "no error");
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
     });

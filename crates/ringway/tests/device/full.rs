@@ -12,7 +12,7 @@ use ringway::{Call, Collective, Communicator, DataType, DeviceWork};
 
 use crate::collectives::values;
 use crate::processes::{is_apart, run_apart};
-use crate::world::{config, is_real, patience};
+use crate::world::{self, config, is_real, patience};
 
 /// A fake GPU with so many multiprocessors, each of which runs one block.
 fn few(processors: u32) -> [(&'static str, String); 2] {
@@ -59,7 +59,7 @@ fn late(comm: &Communicator) {
         unsafe { communicators[one].enqueue(&[streams[one].stream()], &[work]) }.unwrap();
     };
     let finish = |one: usize| {
-        streams[one].synchronize().unwrap();
+        world::finish(comm, &streams[one]);
         communicators[one].check().unwrap();
     };
     for (one, (from, _)) in buffers.iter().enumerate() {
@@ -116,7 +116,7 @@ fn run(comm: &Communicator, stream: &DeviceStream, groups: &[&[DeviceWork]]) {
         // SAFETY: buffers have the sizes of the calls, and live until the stream was waited for.
         unsafe { comm.enqueue(&[stream.stream()], group) }.unwrap();
     }
-    stream.synchronize().unwrap();
+    world::finish(comm, stream);
     comm.check().unwrap();
 }
 

@@ -2,6 +2,7 @@
 //! Streams of several threads: those that have their first work while other threads enqueue, so that what they wait for must be in no queue behind
 //! them; and the one handle that is another stream in each thread.
 
+use std::ffi::c_void;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -10,8 +11,10 @@ use ringway::testing::world_with;
 use ringway::{Call, Collective, Communicator, DataType, DeviceWork};
 
 use crate::collectives::values;
+use crate::driver::call;
+use crate::graph::OwnStream;
 use crate::processes::is_apart;
-use crate::world::{config, patience, world};
+use crate::world::{self, config, patience, world};
 
 const RANKS: u32 = 2;
 /// Streams of a rank. With those for copies all ranks together have no more than a GPU has queues.
@@ -45,20 +48,31 @@ fn first_calls(comm: &Communicator) {
     };
     // The kernel is loaded before any waits.
     enqueue(&streams[STREAMS]);
-    streams[STREAMS].synchronize().unwrap();
+    world::finish(comm, &streams[STREAMS]);
     for stream in &streams[..STREAMS] {
         comm.barrier().unwrap();
         for _ in 0..CALLS {
             enqueue(stream);
         }
-        stream.synchronize().unwrap();
+        world::finish(comm, stream);
         comm.check().unwrap();
     }
     // Nobody gives memory back while another waits in a kernel.
     comm.barrier().unwrap();
 }
 
-/// `CU_STREAM_PER_THREAD`: calls on it come one after another all the same.
+/// `CU_STREAM_PER_THREAD`.
+const PER_THREAD: *mut c_void = std::ptr::without_provenance_mut(2);
+
+/// Puts its first work on this thread's own stream, a byte of device memory, and waits for it.
+fn use_once(at: *mut c_void) {
+    let OwnStream { cuda, .. } = OwnStream::new();
+    let set = call!(cuda, cuMemsetD8Async(at => *mut c_void, 0 => u8, 1 => usize, PER_THREAD => *mut c_void));
+    assert_eq!(set, 0);
+    assert_eq!(call!(cuda, cuStreamSynchronize(PER_THREAD => *mut c_void)), 0);
+}
+
+/// Calls on each thread's own stream come one after another all the same.
 #[test]
 fn calls_of_threads_on_their_own_streams_keep_their_order() {
     world(2, |comm| {
@@ -75,31 +89,43 @@ fn calls_of_threads_on_their_own_streams_keep_their_order() {
             // SAFETY: inside of the memory, which lives until the last of them was waited for.
             unsafe { comm.enqueue(&[stream], &[work]) }.unwrap();
         };
-        let own = Stream::from_handle(std::ptr::without_provenance_mut(2));
+        let own = Stream::from_handle(PER_THREAD);
         let last = DeviceStream::new(&gpu).unwrap();
         enqueue(last.stream(), 0);
-        last.synchronize().unwrap();
-        comm.barrier().unwrap();
-        if comm.rank() == 1 {
-            // The other rank's kernels wait meanwhile: if both were at work, they would be mixed up.
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        world::finish(comm, &last);
         std::thread::scope(|scope| {
-            let mut holds = Vec::new();
-            for at in [0, 4096] {
-                let (hold, held) = channel::<()>();
-                let (tell, told) = channel();
+            let (tell, told) = channel();
+            let threads = [0, 4096].map(|at| {
+                let (go, goes) = channel::<()>();
+                let (tell, to) = (tell.clone(), &to);
                 scope.spawn(move || {
-                    enqueue(own, at);
+                    use_once(to.address().wrapping_byte_add(at + 4000));
                     tell.send(()).unwrap();
-                    // A thread that ends leaves its stream to the next.
-                    let _goes = held.recv();
+                    if goes.recv().is_ok() {
+                        enqueue(own, at);
+                        tell.send(()).unwrap();
+                        // A thread that ends leaves its stream to the next.
+                        let _goes = goes.recv();
+                    }
                 });
+                go
+            });
+            drop(tell);
+            for _ in &threads {
                 told.recv().unwrap();
-                holds.push(hold);
+            }
+            // A stream's first work may wait for kernels (it does under racecheck), and those for this rank.
+            comm.barrier().unwrap();
+            if comm.rank() == 1 {
+                // The other rank's kernels wait meanwhile: if both were at work, they would be mixed up.
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            for go in &threads {
+                go.send(()).unwrap();
+                told.recv().unwrap();
             }
             enqueue(last.stream(), 8192);
-            last.synchronize().unwrap();
+            world::finish(comm, &last);
         });
         comm.check().unwrap();
         for at in [0, 4096, 8192] {

@@ -125,7 +125,7 @@ impl Side {
                     let work = DeviceWork::Collective { call, input, output, scalar: None };
                     // SAFETY: the buffers are larger, and live longer.
                     unsafe { comm.enqueue(&[self.streams[0].stream()], &[work]) }.unwrap();
-                    self.streams[0].synchronize().unwrap();
+                    world::finish(&self.communicators[0], &self.streams[0]);
                     self.communicators[0].barrier().unwrap();
                 }
             }

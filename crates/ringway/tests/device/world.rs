@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ringway::Communicator;
 use ringway::config::Config;
+use ringway::device::DeviceStream;
 use ringway::testing::world_with;
 
 use crate::fakes;
@@ -46,6 +47,12 @@ pub(crate) fn meet(comm: &Communicator) {
     if times() > 1 {
         comm.barrier().unwrap();
     }
+}
+
+/// Waits for what all ranks have put on their streams.
+pub(crate) fn finish(comm: &Communicator, stream: &DeviceStream) {
+    meet(comm);
+    stream.synchronize().unwrap();
 }
 
 /// How many times as long everything takes.
