@@ -114,7 +114,7 @@ fn calls_of_threads_on_their_own_streams_keep_their_order() {
             for _ in &threads {
                 told.recv().unwrap();
             }
-            // A stream's first work may wait for kernels (it does under racecheck), and those for this rank.
+            // A stream's first work may wait for kernels (under racecheck it seems to), and those for this rank.
             comm.barrier().unwrap();
             if comm.rank() == 1 {
                 // The other rank's kernels wait meanwhile: if both were at work, they would be mixed up.
