@@ -43,6 +43,13 @@ struct Place {
     is_mixed: bool,
 }
 
+impl Place {
+    /// Whether streams mean something.
+    fn uses_streams(self) -> bool {
+        self.on_device || self.is_mixed || self.is_pinned
+    }
+}
+
 /// Runs batches of different communicators side by side; what became of each, in their order.
 ///
 /// Their buffers are as nccl.h asks: valid, of the sizes the calls say, and left alone by everybody
@@ -59,6 +66,14 @@ pub(crate) fn submit(batches: &mut [Batch]) -> Vec<Result<()>> {
     let Some((first, others)) = batches.split_first() else { return Vec::new() };
     if others.is_empty() {
         return vec![run(first)];
+    }
+    // Nothing of a group is done of which a part is refused.
+    if others.iter().any(|batch| batch.place.uses_streams() && batch.is_for_this_thread()) {
+        let error = Error::argument(
+            "cudaStreamPerThread is another stream in the threads that work for the communicators of a group; \
+             give them streams of your own",
+        );
+        return batches.iter().map(|_| Err(error.clone())).collect();
     }
     std::thread::scope(|scope| {
         let threads: Vec<std::io::Result<ScopedJoinHandle<'_, Result<()>>>> = others

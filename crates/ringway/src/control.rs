@@ -41,7 +41,7 @@ pub use health::Health;
 pub use inquiry::{Condition, Seat, SilentLink, Standing};
 pub use journal::{Journal, KernelWait, RankState};
 pub use link::{Acceptor, ControlLink};
-pub use message::{MESSAGE_BYTES_MAX, Message, MessageError, Proposal, Report, Weight};
+pub use message::{MESSAGE_BYTES_MAX, Message, MessageError, Proposal, Report, Trouble, Weight};
 pub use pace::{LateRank, LinkPace, Pace, SlowLink, Stragglers};
 pub use signature::Signature;
 #[cfg(test)]

@@ -32,6 +32,7 @@ mod seats;
 mod share;
 mod staged;
 mod station;
+mod tail;
 mod turn;
 mod watch;
 mod work;

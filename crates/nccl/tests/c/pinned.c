@@ -32,6 +32,15 @@ static void* find(const char* name) {
   DRIVER(cuMemcpyAsync, (address, address, size_t, void*), (address)(size_t)(target), (address)(size_t)(source), \
          COUNT * sizeof(int), stream)
 
+/* ncclMemAlloc leaves no context behind. */
+static void use_the_driver(void) {
+  void* context;
+  driver = dlopen(getenv("RINGWAY_CUDA_LIBRARY"), RTLD_NOW);
+  if (!driver) FAIL("%s", dlerror());
+  DRIVER(cuDevicePrimaryCtxRetain, (void**, int), &context, 0);
+  DRIVER(cuCtxSetCurrent, (void*), context);
+}
+
 /* What a stream has that ends when it is let go. */
 static volatile int release;
 
@@ -60,12 +69,7 @@ static void body(int rank, int ranks, ncclUniqueId id) {
   void *stream, *graph;
   ncclComm_t comm;
   OK(ncclCommInitRank(&comm, ranks, id, rank));
-  driver = dlopen(getenv("RINGWAY_CUDA_LIBRARY"), RTLD_NOW);
-  if (!driver) FAIL("%s", dlerror());
-  /* ncclMemAlloc leaves no context behind. */
-  void* context;
-  DRIVER(cuDevicePrimaryCtxRetain, (void**, int), &context, 0);
-  DRIVER(cuCtxSetCurrent, (void*), context);
+  use_the_driver();
   DRIVER(cuStreamCreate, (void**, unsigned), &stream, 1);
   DRIVER(cuMemHostAlloc, (void**, size_t, unsigned), (void**)&pinned, COUNT * sizeof(int), 0);
   DRIVER(cuMemHostAlloc, (void**, size_t, unsigned), (void**)&result, COUNT * sizeof(int), 0);
@@ -108,8 +112,40 @@ static void body(int rank, int ranks, ncclUniqueId id) {
   CHECK(seconds() - began < 30);
 }
 
+/* Ranks of one thread: all but the first are at work in threads of their own, which have that stream for themselves. */
+static void group(int* values[RANKS], ncclComm_t comms[RANKS], cudaStream_t stream) {
+  OK(ncclGroupStart());
+  for (int rank = 0; rank < RANKS; rank++)
+    OK(ncclAllReduce(values[rank], values[rank], COUNT, ncclInt, ncclSum, comms[rank], stream));
+}
+
+static void ranks_of_a_thread(void) {
+  int* values[RANKS];
+  ncclComm_t comms[RANKS];
+  ncclUniqueId id;
+  OK(ncclGetUniqueId(&id));
+  OK(ncclGroupStart());
+  for (int rank = 0; rank < RANKS; rank++) OK(ncclCommInitRank(&comms[rank], RANKS, id, rank));
+  OK(ncclGroupEnd());
+  use_the_driver();
+  for (int rank = 0; rank < RANKS; rank++) {
+    DRIVER(cuMemHostAlloc, (void**, size_t, unsigned), (void**)&values[rank], COUNT * sizeof(int), 0);
+    for (int i = 0; i < COUNT; i++) values[rank][i] = rank + i;
+  }
+  group(values, comms, (cudaStream_t)2);
+  REFUSED(ncclInvalidArgument, "cudaStreamPerThread", ncclGroupEnd());
+  for (int i = 0; i < COUNT; i++) CHECK(values[0][i] == i && values[1][i] == 1 + i);
+  group(values, comms, NULL);
+  OK(ncclGroupEnd());
+  for (int rank = 0; rank < RANKS; rank++) {
+    for (int i = 0; i < COUNT; i++) CHECK(values[rank][i] == 2 * i + 1);
+    OK(ncclCommDestroy(comms[rank]));
+  }
+}
+
 int main(void) {
   limit();
   processes(RANKS, -1, body);
+  ranks_of_a_thread();
   return 0;
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::evidence::{Class, Evidence};
 use super::inquiry::SilentLink;
-use super::message::{Report, Weight};
+use super::message::{Report, Trouble, Weight};
 use super::signature::Signature;
 use crate::error::{Error, ErrorKind, OperationName};
 use crate::plan::types::{Collective, Rank};
@@ -168,22 +168,33 @@ fn mismatch(evidence: &Evidence, sequence: u64) -> Finding {
 /// What the lowest rank whose kernels noticed something saw.
 fn device(evidence: &Evidence) -> Finding {
     let first = evidence.of_class(Class::Device).find_map(|(origin, report)| match report {
-        Report::Device { peer, differs, seen } => Some((origin, *peer, *differs, seen.as_str())),
+        Report::Device { peer, trouble, seen } => Some((origin, *peer, *trouble, seen.as_str())),
         _ => None,
     });
-    let (origin, peer, differs, what) = first.unwrap_or_default();
-    let ranks: BTreeSet<Rank> = match (peer, differs) {
-        (Some(peer), true) => BTreeSet::from([origin, peer]),
-        (Some(peer), false) => BTreeSet::from([peer]),
+    let (origin, peer, trouble, what) = first.unwrap_or_default();
+    let ranks: BTreeSet<Rank> = match (peer, trouble) {
+        (Some(peer), Trouble::Late) => BTreeSet::from([peer]),
+        (Some(peer), Trouble::Differs | Trouble::Behind) => BTreeSet::from([origin, peer]),
         (None, _) => BTreeSet::from([origin]),
     };
     let who = names(evidence, &ranks);
-    let text = match (peer, differs) {
-        (_, true) => format!("{what}: {who} made different calls (seen by rank {origin})"),
-        (Some(_), false) => format!("{what}: waiting for {who} (seen by rank {origin})"),
-        (None, false) => format!("{what} on {who}"),
+    let (kind, text) = match (peer, trouble) {
+        (None, Trouble::Late) => (ErrorKind::Timeout, format!("{what} on {who}")),
+        (Some(_), Trouble::Late) => {
+            (ErrorKind::Timeout, format!("{what}: waiting for {who} (seen by rank {origin})"))
+        }
+        (_, Trouble::Differs) => (
+            ErrorKind::InvalidUsage,
+            format!("{what}: {who} made different calls (seen by rank {origin})"),
+        ),
+        (_, Trouble::Behind) => (
+            ErrorKind::InvalidUsage,
+            format!(
+                "{what}: {who} put their calls on the same stream, where the second cannot begin before the first has \
+                 ended; give each rank a stream of its own"
+            ),
+        ),
     };
-    let kind = if differs { ErrorKind::InvalidUsage } else { ErrorKind::Timeout };
     Finding { kind, text, culprits: ranks.into_iter().collect(), operation: None }
 }
 

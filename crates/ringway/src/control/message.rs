@@ -76,8 +76,8 @@ pub enum Report {
     Device {
         /// Whom they wait for, or whose call differs.
         peer: Option<Rank>,
-        /// Whether it is the call that differs; else time ran out.
-        differs: bool,
+        /// What is wrong.
+        trouble: Trouble,
         /// What was seen.
         seen: String,
     },
@@ -95,6 +95,18 @@ pub enum Report {
         /// The reporter.
         rank: Rank,
     },
+}
+
+/// What is wrong with kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Trouble {
+    /// They waited for too long.
+    #[default]
+    Late,
+    /// The peer made another call.
+    Differs,
+    /// What they wait for is behind them on their stream.
+    Behind,
 }
 
 /// Culprits that a report names.

@@ -6,14 +6,18 @@
 //!
 //! *Invariant:* a stream is not touched after the call that named it: its owner may destroy it at any time.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Fault;
 use super::gpu::{Event, Gpu, Stream};
 use super::seats::Seat;
+use super::tail::{Neighbours, Tail};
 use crate::control::Health;
 use crate::error::Error;
+use crate::ffi::cuda::Address;
+use crate::plan::types::Rank;
 
 /// How long kernels may take to see that they are given up, unless they cannot run at all.
 const GRACE: Duration = Duration::from_secs(2);
@@ -30,8 +34,12 @@ pub(super) struct Order {
     event: Event,
     /// Its places on the GPU.
     seat: Seat,
+    /// Where its launches are, if other ranks want to know.
+    tail: Option<Arc<Tail>>,
     /// Whether launches between [`Order::begin`] and [`Order::end`] are captured. To ask takes time: it is asked once.
     captures: bool,
+    /// Whether no launch is at work on another stream than theirs.
+    stays: bool,
 }
 
 impl Order {
@@ -42,10 +50,24 @@ impl Order {
             gpu: Arc::clone(gpu),
             last: None,
             seat: Seat::new(gpu, most, processes, &done),
+            tail: None,
             done,
             event: gpu.event()?,
             captures: false,
+            stays: false,
         })
+    }
+
+    /// Lets other ranks of this process, if there are any on this GPU, know where the launches are of the rank whose station
+    /// this is.
+    pub(super) fn tell(
+        &mut self,
+        station: Address,
+        others: BTreeMap<Rank, Address>,
+    ) -> Option<Neighbours> {
+        let neighbours = Neighbours::new(station, &self.done, others)?;
+        self.tail = Some(Arc::clone(neighbours.own()));
+        Some(neighbours)
     }
 
     /// Takes places for a launch of so many blocks, which follows; says how many it may have.
@@ -75,6 +97,12 @@ impl Order {
             self.event.record(*other)?;
             self.gpu.wait_event(stream, &self.event)?;
         }
+        if self.captures {
+            // A replay may be on any stream.
+            self.tail.take().inspect(|tail| tail.forget());
+        }
+        let is_over = || self.last.is_none() || self.done.is_over();
+        self.stays = self.tail.as_ref().is_some_and(|tail| tail.stays(stream) || is_over());
         Ok(stream)
     }
 
@@ -128,6 +156,9 @@ impl Order {
         if !self.captures {
             self.done.record(*stream)?;
             self.last = Some(*stream);
+            if let Some(tail) = self.tail.as_ref().filter(|_| self.stays) {
+                tail.set(*stream);
+            }
             self.seat.mark();
         }
         Ok(())

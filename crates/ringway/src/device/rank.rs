@@ -3,6 +3,7 @@
 mod meet;
 mod message;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -219,12 +220,16 @@ impl DeviceRank {
         let (station, _) = (station?, handle?);
         let (mut imports, mut held, mut unreached) = (Vec::new(), Vec::new(), Vec::new());
         let (mut stations, mut foreign) = ([0; RANKS], 0_u64);
+        let mut beside = BTreeMap::new();
         for (peer, (one, location)) in all.iter().zip(&locations).enumerate() {
+            let number = Rank::try_from(peer).unwrap_or(Rank::MAX);
             stations[peer] = if peer == setup.rank as usize {
                 station.address()
             } else if one.process == own_process {
                 if one.ordinal != gpu.ordinal() {
                     held.extend(Held::at(location.address));
+                } else {
+                    beside.insert(number, location.address);
                 }
                 if let Some(other) = gpu::opened(one.ordinal) {
                     gpu.reach(&other)?;
@@ -239,7 +244,7 @@ impl DeviceRank {
                     && let Err(fault) = handle_of(Some(handle))
                         .and_then(|handle| Trial::attempt(gpu, directory, &handle))
                 {
-                    unreached.push((Rank::try_from(peer).unwrap_or(Rank::MAX), fault.to_string()));
+                    unreached.push((number, fault.to_string()));
                 }
                 base
             };
@@ -256,7 +261,9 @@ impl DeviceRank {
         template.near = near.fold(0, |near, (peer, _)| near | 1 << peer);
         template.book = exports.book();
         template.set_stations(&stations[..all.len()]);
+        let mut order = Order::new(gpu, layout.parts, processes(all, gpu.uuid))?;
         let shared = Arc::new(Shared {
+            neighbours: order.tell(station.address(), beside),
             gpu: Arc::clone(gpu),
             station,
             words,
@@ -276,7 +283,7 @@ impl DeviceRank {
             exports,
             learned: Vec::new(),
             template,
-            order: Order::new(gpu, layout.parts, processes(all, gpu.uuid))?,
+            order,
             limit: setup.config.timeout,
             watch: Watch::start(&shared)?,
             shared,

@@ -13,7 +13,8 @@ use super::gpu::Gpu;
 use super::near;
 use super::recent::Recent;
 use super::station::{Request, Station, Words};
-use crate::control::{Health, Report};
+use super::tail::Neighbours;
+use crate::control::{Health, Report, Trouble};
 use crate::ffi::cuda::{IPC_BYTES, IpcHandle};
 use crate::plan::types::Rank;
 
@@ -21,6 +22,8 @@ use crate::plan::types::Rank;
 const BUSY: Duration = Duration::from_micros(500);
 const IDLE: Duration = Duration::from_millis(5);
 const A_WHILE: Duration = Duration::from_millis(200);
+/// How often it looks whether what a kernel waits for is behind it.
+const LOOKS_BEHIND: Duration = Duration::from_secs(1);
 
 /// What the thread and the rank both use.
 #[derive(Debug)]
@@ -33,6 +36,7 @@ pub(super) struct Shared {
     /// Where ranks of this host meet, if not by abstract names.
     pub(super) directory: Option<PathBuf>,
     pub(super) recent: Recent,
+    pub(super) neighbours: Option<Neighbours>,
     pub(super) health: Arc<Health>,
     pub(super) timeout: Duration,
     pub(super) rank: Rank,
@@ -84,6 +88,7 @@ fn watch(shared: &Shared, stop: &AtomicBool) {
     let mut imports: Vec<Import> = Vec::new();
     let report = shared.words.report();
     let (mut since, mut stuck, mut told) = (Instant::now(), 0, false);
+    let mut look = LOOKS_BEHIND;
     let (mut moved, mut launches) = (Instant::now(), 0);
     while !stop.load(Ordering::Acquire) {
         if shared.health.is_raised() {
@@ -103,7 +108,7 @@ fn watch(shared: &Shared, stop: &AtomicBool) {
             let (own, theirs) = (&report.own_tag, &report.their_tag);
             shared.health.report(Report::Device {
                 peer: Some(peer),
-                differs: true,
+                trouble: Trouble::Differs,
                 seen: format!(
                     "calls on the GPU differ (signatures {:08x} and {:08x}){}",
                     own.load(Ordering::Relaxed),
@@ -116,15 +121,20 @@ fn watch(shared: &Shared, stop: &AtomicBool) {
         let launch = report.launch.load(Ordering::Acquire);
         if waits_for.is_none() || launch != stuck {
             (stuck, since, told) = (launch, Instant::now(), false);
+            look = LOOKS_BEHIND;
             shared.recent.goes_on();
         } else if let Some(peer) = waits_for {
             shared.recent.waits(launch, peer, since.elapsed(), shared.health.now_ms());
+            if !told && since.elapsed() > look {
+                look += LOOKS_BEHIND;
+                told = tell_if_behind(shared, launch, peer);
+            }
         }
         if waits_for.is_some() && !told && since.elapsed() > shared.timeout {
             told = true;
             shared.health.report(Report::Device {
                 peer: waits_for,
-                differs: false,
+                trouble: Trouble::Late,
                 seen: format!(
                     "a GPU kernel (launch {launch}{}) stood still for {} ms",
                     shared.recent.told(launch),
@@ -138,6 +148,20 @@ fn watch(shared: &Shared, stop: &AtomicBool) {
         }
         std::thread::sleep(if moved.elapsed() < A_WHILE { BUSY } else { IDLE });
     }
+}
+
+/// Says so where a launch waits for one that is behind it on its stream.
+fn tell_if_behind(shared: &Shared, launch: u32, peer: Rank) -> bool {
+    let is_behind = shared.neighbours.as_ref().is_some_and(|others| others.is_behind(peer));
+    if is_behind {
+        let what = shared.recent.told(launch);
+        shared.health.report(Report::Device {
+            peer: Some(peer),
+            trouble: Trouble::Behind,
+            seen: format!("a GPU kernel (launch {launch}{what}) waits for one behind it"),
+        });
+    }
+    is_behind
 }
 
 /// Maps what a kernel asks for, if it asks for something new.

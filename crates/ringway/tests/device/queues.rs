@@ -1,14 +1,15 @@
 #![allow(unsafe_code, reason = "kernels use addresses of device memory")]
 //! Streams of several threads: those that have their first work while other threads enqueue, so that what they wait for must be in no queue behind
-//! them; and the one handle that is another stream in each thread.
+//! them; the one handle that is another stream in each thread; and one stream that several ranks use.
 
 use std::ffi::c_void;
+use std::sync::OnceLock;
 use std::sync::mpsc::channel;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringway::device::{Buffer, DeviceStream, Stream};
 use ringway::testing::world_with;
-use ringway::{Call, Collective, Communicator, DataType, DeviceWork};
+use ringway::{Call, Collective, Communicator, DataType, DeviceWork, ErrorKind};
 
 use crate::collectives::values;
 use crate::driver::call;
@@ -136,4 +137,67 @@ fn calls_of_threads_on_their_own_streams_keep_their_order() {
         }
         comm.barrier().unwrap();
     });
+}
+
+/// Two ranks that put the same call on one stream: what the first waits for cannot begin. No deadline has to pass to say so.
+#[test]
+fn calls_of_two_ranks_on_one_stream_are_an_error_at_once() {
+    let Some(mut config) = config() else { return };
+    config.timeout = patience(120);
+    let common = OnceLock::new();
+    let errors = world_with(2, &config, |comm| {
+        comm.attach_gpu(None).unwrap();
+        let gpu = comm.gpu().expect("a GPU");
+        let memory = Buffer::new(&gpu, 8192).unwrap();
+        let streams = [(); 2].map(|()| DeviceStream::new(&gpu).unwrap());
+        let enqueue = |stream: Stream| {
+            let call = Call::new(Collective::AllReduce, DataType::F32, 1000);
+            let (input, output) = (memory.address(), memory.address().wrapping_byte_add(4096));
+            let work = DeviceWork::Collective { call, input, output, scalar: None };
+            // SAFETY: the memory is larger, and lives until kernels have ended.
+            unsafe { comm.enqueue(&[stream], &[work]) }.unwrap();
+        };
+        let [own, first] = &streams;
+        if comm.rank() == 0 {
+            common.get_or_init(|| first.stream());
+        }
+        comm.barrier().unwrap();
+        let common: Stream = *common.get().unwrap();
+        // One after the other may use a stream,
+        for user in 0..2 {
+            enqueue(if comm.rank() == user { common } else { own.stream() });
+            world::finish(comm, own);
+            if comm.rank() == 0 {
+                first.synchronize().unwrap();
+            }
+            comm.barrier().unwrap();
+        }
+        // also where the other is long in coming,
+        if comm.rank() == 0 {
+            enqueue(common);
+        }
+        std::thread::sleep(Duration::from_millis(2500));
+        comm.check().unwrap();
+        if comm.rank() == 1 {
+            enqueue(own.stream());
+        }
+        world::finish(comm, if comm.rank() == 0 { first } else { own });
+        comm.barrier().unwrap();
+        // but not both at once.
+        enqueue(common);
+        let began = Instant::now();
+        loop {
+            if let Err(error) = comm.check() {
+                return error;
+            }
+            assert!(began.elapsed() < patience(60), "no error");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+    for error in &errors {
+        let text = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::InvalidUsage, "{text}");
+        assert!(text.contains("launch 4, enqueued for all_reduce of 1000 float"), "{text}");
+        assert!(text.contains("put their calls on the same stream"), "{text}");
+    }
 }

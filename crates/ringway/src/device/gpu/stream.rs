@@ -10,6 +10,8 @@ use super::Gpu;
 use crate::error::Error;
 use crate::ffi::cuda::Handle;
 
+/// `CU_STREAM_LEGACY`: the default stream, as null is.
+const LEGACY: usize = 1;
 /// `CU_STREAM_PER_THREAD`, HIP's too.
 const PER_THREAD: usize = 2;
 /// For how long a wait for a stream keeps its processor.
@@ -36,6 +38,16 @@ impl Stream {
     #[must_use]
     pub fn is_per_thread(self) -> bool {
         self.0 == PER_THREAD
+    }
+
+    /// A number that is the same for all handles of a stream, and of no other stream of the context. None where the handle is
+    /// that of several streams.
+    pub(in crate::device) fn identity(self) -> Option<usize> {
+        match self.0 {
+            PER_THREAD => None,
+            LEGACY => Some(0),
+            handle => Some(handle),
+        }
     }
 }
 
