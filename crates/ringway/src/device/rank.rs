@@ -19,7 +19,6 @@ use super::Fault;
 use super::export::{self, Exports, Import, Named};
 use super::gpu::{self, Function, Gpu, Stream};
 use super::kernels::{Kernels, Kind};
-use super::messages::Messages;
 use super::order::Order;
 use super::program::{Buffers, Launch, Part, Program, RANKS, kind};
 use super::recent::{Recent, What};
@@ -359,11 +358,14 @@ impl DeviceRank {
         for one in work {
             if let Work::Collective { call, input, output, scalar } = one {
                 let place = self.learn(call)?;
-                self.learned[place].buffers(call, (*input, *output, *scalar))?;
+                let learned = &self.learned[place];
+                let (from, to) = learned.buffers(call, (*input, *output, *scalar))?;
+                let Extents { input_bytes, output_bytes, .. } = learned.extents;
+                self.name((from, input_bytes), (to, output_bytes))?;
             }
         }
         match has_messages(work) {
-            true => Messages::of(work, self.ranks).own(self.rank).map(drop),
+            true => self.check_messages(work),
             false => Ok(()),
         }
     }
@@ -446,13 +448,12 @@ impl DeviceRank {
             export::copy(&self.gpu, from.address, input, input_bytes, stream)?;
             let learned = &mut self.learned[place];
             learned.launch.set_calls(&[buffers]);
-            self.shared.recent.note(What::of(call));
             let blocks = self.order.take(learned.program.parts);
             let shape = (blocks, self.kernels.threads(learned.program.kind));
             let function = learned.function;
             (learned.launch.named, learned.launch.names) = self.exports.fresh();
             launch(&self.gpu, function, shape, stream, &learned.launch)?;
-            self.launched();
+            self.launched(What::of(call));
             return Ok(export::copy(&self.gpu, output, to.address, output_bytes, stream)?);
         }
         if !batch.joins(learned, call, buffers) {
@@ -486,16 +487,16 @@ impl DeviceRank {
         program.write(&mut argument);
         argument.set_calls(&calls);
         (argument.named, argument.names) = self.exports.fresh();
-        self.shared.recent.note(what);
         let blocks = self.order.take(program.parts);
         let shape = (blocks, self.kernels.threads(program.kind));
         launch(&self.gpu, function, shape, stream, &argument)?;
-        self.launched();
+        self.launched(what);
         Ok(())
     }
 
-    /// Counts a launch.
-    fn launched(&mut self) {
+    /// Counts a launch. One that the driver refused has no number.
+    fn launched(&mut self, what: What) {
+        self.shared.recent.note(what);
         let is_captured = self.order.captures();
         self.exports.launched(is_captured);
         if !is_captured {

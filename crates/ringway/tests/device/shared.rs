@@ -263,6 +263,18 @@ fn memory_that_has_no_descriptor_is_copied_and_it_is_said() {
         for round in 0..2 {
             sum(&comm, &side, (&both.0, &both.1), (MIB, 500_000), round);
         }
+        if comm.rank() == 0 {
+            // One message at a time can be copied. Of a group with more nothing is done: the others make the next call.
+            let call = Call::new(Collective::AllReduce, DataType::U32, 10);
+            let (input, output) = (both.0.address(0), both.1.address(0));
+            let send = |peer| DeviceWork::Send { peer, address: input, bytes: MIB };
+            let work =
+                [DeviceWork::Collective { call, input, output, scalar: None }, send(1), send(2)];
+            // SAFETY: the memory is long enough, and lives longer than the communicator.
+            let error = unsafe { comm.enqueue(&[side.stream.stream()], &work) }.unwrap_err();
+            assert!(error.to_string().contains("cannot map"), "{error}");
+        }
+        sum(&comm, &side, (&both.0, &both.1), (MIB, 500_000), 2);
         return comm.barrier().unwrap();
     }
     if config().is_some() {

@@ -3,7 +3,7 @@
 use zerocopy::FromZeros;
 
 use super::{DeviceRank, Work, fold, launch, share_parts, used};
-use crate::device::export;
+use crate::device::export::{self, Named};
 use crate::device::gpu::Stream;
 use crate::device::kernels::Kind;
 use crate::device::messages::Messages;
@@ -15,6 +15,9 @@ use crate::plan::mapped::{self, OPEN};
 use crate::plan::plan::{RankPlan, Step};
 use crate::plan::types::{DataType, Rank};
 
+/// A message between this rank and another: its address and how long it is.
+type Message = (Rank, Address, usize);
+
 impl DeviceRank {
     /// Messages of a group: the first between each two ranks, then the second, and so on; of each such
     /// layer, those between ranks of so many distances in one launch. Both ends put a message into the
@@ -24,7 +27,42 @@ impl DeviceRank {
         for (to, from, bytes) in messages.own(self.rank)? {
             export::copy(&self.gpu, to, from, bytes, stream)?;
         }
-        let Messages { sends, receives } = &messages;
+        self.exchanges(&messages, |rank, out, into| rank.exchange(stream, out, into))
+    }
+
+    /// Refuses what cannot be done of the messages of a group.
+    pub(super) fn check_messages(&mut self, work: &[Work<'_>]) -> Result<()> {
+        let messages = Messages::of(work, self.ranks);
+        messages.own(self.rank)?;
+        self.kernels.get(Kind::Copy)?;
+        self.exchanges(&messages, |rank, out, _| {
+            for message in out {
+                rank.name_message(*message, out.len())?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Where others find a message that goes in one launch with so many in all.
+    fn name_message(&mut self, (_, address, bytes): Message, all: usize) -> Result<Named> {
+        let address = used((address, bytes));
+        let (named, _) = self.name((address, bytes), (0, 0))?;
+        if named.address != address && all > 1 {
+            return Err(Error::usage(
+                "a message of a group is in memory that other processes cannot map: send it by \
+                 itself, or from memory of cudaMalloc",
+            ));
+        }
+        Ok(named)
+    }
+
+    /// Says which messages go in each launch: those out, and those in.
+    fn exchanges(
+        &mut self,
+        messages: &Messages,
+        mut each: impl FnMut(&mut Self, &[Message], &[Message]) -> Result<()>,
+    ) -> Result<()> {
+        let Messages { sends, receives } = messages;
         let rounds = program::messages(self.ranks);
         for layer in 0..messages.layers() {
             let mut first = 1;
@@ -40,7 +78,7 @@ impl DeviceRank {
                 let into: Vec<_> =
                     distances.clone().filter_map(|d| pick(receives, from(d))).collect();
                 if !out.is_empty() || !into.is_empty() {
-                    self.exchange(stream, &out, &into)?;
+                    each(self, &out, &into)?;
                 }
                 first += rounds;
             }
@@ -49,12 +87,7 @@ impl DeviceRank {
     }
 
     /// Messages that go in one launch: all are offered before any is waited for.
-    fn exchange(
-        &mut self,
-        stream: Stream,
-        out: &[(Rank, Address, usize)],
-        into: &[(Rank, Address, usize)],
-    ) -> Result<()> {
+    fn exchange(&mut self, stream: Stream, out: &[Message], into: &[Message]) -> Result<()> {
         let parts = |bytes: usize| share_parts(bytes as u64, self.shared.station.layout.parts);
         let full = || Error::internal("messages do not fit a launch");
         let opens = |step: &Step| matches!(step, Step::Signal { flag: OPEN, .. });
@@ -77,15 +110,10 @@ impl DeviceRank {
             return Err(full());
         }
         let mut calls = Vec::with_capacity(out.len() + into.len());
-        for (_, address, bytes) in out {
+        for message in out {
+            let (_, address, bytes) = message;
+            let named = self.name_message(*message, out.len())?;
             let address = used((*address, *bytes));
-            let (named, _) = self.name((address, *bytes), (0, 0))?;
-            if named.address != address && out.len() > 1 {
-                return Err(Error::usage(
-                    "a message of a group is in memory that other processes cannot map: send it by \
-                     itself, or from memory of cudaMalloc",
-                ));
-            }
             export::copy(&self.gpu, named.address, address, *bytes, stream)?;
             calls.push(Buffers {
                 input: named.address,
@@ -103,12 +131,11 @@ impl DeviceRank {
         program.write(&mut argument);
         argument.set_calls(&calls);
         let bytes = out.iter().chain(into).map(|(_, _, bytes)| bytes).sum();
-        self.shared.recent.note(What::messages(out.len(), into.len(), bytes));
         (argument.named, argument.names) = self.exports.fresh();
         let function = self.kernels.get(Kind::Copy)?;
         let shape = (self.order.take(program.parts), self.kernels.threads(Kind::Copy));
         launch(&self.gpu, function, shape, stream, &argument)?;
-        self.launched();
+        self.launched(What::messages(out.len(), into.len(), bytes));
         Ok(())
     }
 }
