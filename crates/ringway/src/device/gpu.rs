@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 pub(crate) use self::direct::DirectMemory;
 pub(super) use self::handle::{DeviceMemory, Event, Function, OwnStream, PinnedMemory};
 use self::handle::{Entered, Relaxed};
+pub(super) use self::stream::Identity;
 pub use self::stream::Stream;
 pub(super) use self::virtual_memory::{Mapped, Segment};
 use super::Fault;

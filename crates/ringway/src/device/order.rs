@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Fault;
-use super::gpu::{Event, Gpu, Stream};
+use super::gpu::{Event, Gpu, Identity, Stream};
 use super::seats::Seat;
 use super::tail::{Neighbours, Tail};
 use crate::control::Health;
@@ -28,8 +28,10 @@ const PROLONGED: u32 = 10;
 #[derive(Debug)]
 pub(super) struct Order {
     gpu: Arc<Gpu>,
-    /// The stream of the last launches that were not captured, which `done` marks the end of.
-    last: Option<Stream>,
+    /// Whether anything was launched that was not captured, which `done` marks the end of, and on which stream, where
+    /// the driver tells.
+    is_used: bool,
+    last: Option<Identity>,
     done: Arc<Event>,
     event: Event,
     /// Its places on the GPU.
@@ -48,6 +50,7 @@ impl Order {
         let done = Arc::new(gpu.event()?);
         Ok(Self {
             gpu: Arc::clone(gpu),
+            is_used: false,
             last: None,
             seat: Seat::new(gpu, most, processes, &done),
             tail: None,
@@ -89,9 +92,12 @@ impl Order {
                 "some streams of a group of calls are captured and others are not: capture all of them or none",
             ));
         }
-        let is_other = |last: Stream| last != stream || last.is_per_thread();
-        if self.last.is_some_and(is_other) && !self.captures {
-            self.gpu.wait_event(stream, &self.done)?;
+        if !self.captures {
+            let identity = self.gpu.identity(stream);
+            if self.is_used && (identity.is_none() || identity != self.last) {
+                self.gpu.wait_event(stream, &self.done)?;
+            }
+            self.last = identity;
         }
         for other in others {
             self.event.record(*other)?;
@@ -101,8 +107,8 @@ impl Order {
             // A replay may be on any stream.
             self.tail.take().inspect(|tail| tail.forget());
         }
-        let is_over = || self.last.is_none() || self.done.is_over();
-        self.stays = self.tail.as_ref().is_some_and(|tail| tail.stays(stream) || is_over());
+        let is_over = || !self.is_used || self.done.is_over();
+        self.stays = self.tail.as_ref().is_some_and(|tail| tail.stays(self.last) || is_over());
         Ok(stream)
     }
 
@@ -125,7 +131,7 @@ impl Order {
         let (mut seen, mut moved, mut given_up) = ((0, 0), start, None::<Instant>);
         loop {
             let Some(now) = counts() else { return true };
-            if now.0 == now.1 && (self.last.is_none() || self.done.is_over()) {
+            if now.0 == now.1 && (!self.is_used || self.done.is_over()) {
                 return true;
             }
             if now != seen {
@@ -155,9 +161,9 @@ impl Order {
         }
         if !self.captures {
             self.done.record(*stream)?;
-            self.last = Some(*stream);
+            self.is_used = true;
             if let Some(tail) = self.tail.as_ref().filter(|_| self.stays) {
-                tail.set(*stream);
+                tail.set(self.last);
             }
             self.seat.mark();
         }

@@ -127,6 +127,8 @@ pub(crate) struct DeviceRank {
     kernels: Kernels,
     rank: Rank,
     ranks: u32,
+    /// Stations of ranks beside this one, on its GPU. Given back before its own, with which those go that nobody else has.
+    _beside: Vec<Held>,
     shared: Arc<Shared>,
     exports: Exports,
     learned: Vec<Learned>,
@@ -135,7 +137,7 @@ pub(crate) struct DeviceRank {
     limit: Duration,
     /// Ends before the memory it looks at.
     watch: Watch,
-    /// Those of other processes, and those of this one on other GPUs. Given back last.
+    /// Stations of other processes, and those of this one on other GPUs. Given back last.
     _stations: (Vec<Import>, Vec<Held>),
 }
 
@@ -219,16 +221,17 @@ impl DeviceRank {
         let (station, _) = (station?, handle?);
         let (mut imports, mut held, mut unreached) = (Vec::new(), Vec::new(), Vec::new());
         let (mut stations, mut foreign) = ([0; RANKS], 0_u64);
-        let mut beside = BTreeMap::new();
+        let (mut beside, mut held_beside) = (BTreeMap::new(), Vec::new());
         for (peer, (one, location)) in all.iter().zip(&locations).enumerate() {
             let number = Rank::try_from(peer).unwrap_or(Rank::MAX);
             stations[peer] = if peer == setup.rank as usize {
                 station.address()
             } else if one.process == own_process {
-                if one.ordinal != gpu.ordinal() {
-                    held.extend(Held::at(location.address));
-                } else {
+                if one.ordinal == gpu.ordinal() {
+                    held_beside.extend(Held::at(location.address));
                     beside.insert(number, location.address);
+                } else {
+                    held.extend(Held::at(location.address));
                 }
                 if let Some(other) = gpu::opened(one.ordinal) {
                     gpu.reach(&other)?;
@@ -279,6 +282,7 @@ impl DeviceRank {
             kernels: Kernels::new(gpu, setup.config),
             rank: setup.rank,
             ranks: layout.ranks,
+            _beside: held_beside,
             exports,
             learned: Vec::new(),
             template,

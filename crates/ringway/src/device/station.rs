@@ -3,9 +3,9 @@
 //! Every rank has one, laid out alike, and maps those of all others: by address where they are in the same
 //! process, by a handle of the driver's where they are not.
 //!
-//! *Invariant:* a station is given back when no rank of this process can have a kernel that uses it. The driver waits for
-//! kernels of the same GPU, and what is mapped in other processes stays; ranks on other GPUs of the process hold it themselves
-//! (`Held`), as one that gave its communicator up may go before a call of theirs begins.
+//! *Invariant:* a station is given back when no rank of this process can have a kernel that uses it: they hold it themselves
+//! (`Held`), as one that leaves its communicator, or gives it up, may go before a call of theirs begins. What is mapped in other
+//! processes stays.
 
 #![allow(unsafe_code, reason = "words in pinned memory that kernels write")]
 
@@ -107,7 +107,7 @@ pub(super) struct Station {
     pub(super) layout: Layout,
 }
 
-/// The station of a rank of this process that has another GPU: there as long as this is.
+/// The station of another rank of this process: there as long as this is.
 #[derive(Debug)]
 pub(super) struct Held(Option<Arc<DeviceMemory>>);
 

@@ -7,23 +7,23 @@
 //! were captured, nothing is said.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::gpu::{Event, Stream};
+use super::gpu::{Event, Identity};
 use crate::ffi::cuda::Address;
 use crate::plan::types::Rank;
 
-/// Instead of a stream's handle.
-const UNKNOWN: usize = usize::MAX;
+/// Instead of a stream's number.
+const UNKNOWN: u64 = u64::MAX;
 
 /// Where a rank's last launches are.
 #[derive(Debug)]
 pub(super) struct Tail {
     /// Behind all launches.
     done: Arc<Event>,
-    /// The handle of the stream that all launches are on which may be at work.
-    stream: AtomicUsize,
+    /// The stream that all launches are on which may be at work.
+    stream: AtomicU64,
 }
 
 /// A rank's, and those of other ranks of its communicator that are in its process and on its GPU.
@@ -44,7 +44,7 @@ fn tails() -> MutexGuard<'static, Vec<(Address, Weak<Tail>)>> {
 impl Tail {
     /// For the rank whose station this is.
     fn new(station: Address, done: &Arc<Event>) -> Arc<Self> {
-        let tail = Arc::new(Self { done: Arc::clone(done), stream: AtomicUsize::new(UNKNOWN) });
+        let tail = Arc::new(Self { done: Arc::clone(done), stream: AtomicU64::new(UNKNOWN) });
         let mut all = tails();
         all.retain(|(_, tail)| tail.strong_count() > 0);
         all.push((station, Arc::downgrade(&tail)));
@@ -57,8 +57,8 @@ impl Tail {
     }
 
     /// A launch on this stream follows. Whether launches at work are all on it; else nobody knows from now on where they are.
-    pub(super) fn stays(&self, stream: Stream) -> bool {
-        let is_there = stream.identity() == Some(self.stream.load(Ordering::SeqCst));
+    pub(super) fn stays(&self, stream: Option<Identity>) -> bool {
+        let is_there = stream == Some(Identity(self.stream.load(Ordering::SeqCst)));
         if !is_there {
             self.forget();
         }
@@ -66,8 +66,8 @@ impl Tail {
     }
 
     /// Launches at work are all on this stream, and `done` is behind them.
-    pub(super) fn set(&self, stream: Stream) {
-        self.stream.store(stream.identity().unwrap_or(UNKNOWN), Ordering::SeqCst);
+    pub(super) fn set(&self, stream: Option<Identity>) {
+        self.stream.store(stream.map_or(UNKNOWN, |stream| stream.0), Ordering::SeqCst);
     }
 
     /// Nobody knows where launches at work are.
@@ -75,7 +75,7 @@ impl Tail {
         self.stream.store(UNKNOWN, Ordering::SeqCst);
     }
 
-    /// Whether a launch of this rank is behind one of another, which is at work.
+    /// Whether a launch of this rank is behind what another has at work on its stream.
     fn is_behind(&self, other: &Self) -> bool {
         let stream = || self.stream.load(Ordering::SeqCst);
         let before = stream();
@@ -83,6 +83,7 @@ impl Tail {
         before != UNKNOWN
             && before == other.stream.load(Ordering::SeqCst)
             && !self.done.is_over()
+            && !other.done.is_over()
             && before == stream()
     }
 }

@@ -22,8 +22,8 @@ use crate::plan::types::Rank;
 const BUSY: Duration = Duration::from_micros(500);
 const IDLE: Duration = Duration::from_millis(5);
 const A_WHILE: Duration = Duration::from_millis(200);
-/// How often it looks whether what a kernel waits for is behind it.
-const LOOKS_BEHIND: Duration = Duration::from_secs(1);
+/// How often it looks whether a kernel waits in vain.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What the thread and the rank both use.
 #[derive(Debug)]
@@ -42,6 +42,24 @@ pub(super) struct Shared {
     pub(super) rank: Rank,
     /// Launches made, without those that were written down for later: a hint that kernels may ask soon.
     pub(super) launches: AtomicU32,
+}
+
+impl Shared {
+    /// Why a launch waits in vain for a peer, where that is certain without any deadline.
+    fn vain(&self, launch: u32, peer: Rank) -> Option<Report> {
+        if self.health.is_gone(peer) {
+            return Some(Report::Left { rank: peer });
+        }
+        let is_behind = self.neighbours.as_ref().is_some_and(|others| others.is_behind(peer));
+        is_behind.then(|| Report::Device {
+            peer: Some(peer),
+            trouble: Trouble::Behind,
+            seen: format!(
+                "a GPU kernel (launch {launch}{}) waits for one behind it",
+                self.recent.told(launch)
+            ),
+        })
+    }
 }
 
 /// The thread.
@@ -88,7 +106,7 @@ fn watch(shared: &Shared, stop: &AtomicBool) {
     let mut imports: Vec<Import> = Vec::new();
     let report = shared.words.report();
     let (mut since, mut stuck, mut told) = (Instant::now(), 0, false);
-    let mut look = LOOKS_BEHIND;
+    let (mut look, mut seen) = (LOOK, None);
     let (mut moved, mut launches) = (Instant::now(), 0);
     while !stop.load(Ordering::Acquire) {
         if shared.health.is_raised() {
@@ -121,13 +139,18 @@ fn watch(shared: &Shared, stop: &AtomicBool) {
         let launch = report.launch.load(Ordering::Acquire);
         if waits_for.is_none() || launch != stuck {
             (stuck, since, told) = (launch, Instant::now(), false);
-            look = LOOKS_BEHIND;
+            (look, seen) = (LOOK, None);
             shared.recent.goes_on();
         } else if let Some(peer) = waits_for {
             shared.recent.waits(launch, peer, since.elapsed(), shared.health.now_ms());
             if !told && since.elapsed() > look {
-                look += LOOKS_BEHIND;
-                told = tell_if_behind(shared, launch, peer);
+                look += LOOK;
+                // One look may meet a wait that is over and not yet taken back.
+                let before = std::mem::replace(&mut seen, shared.vain(launch, peer));
+                if let Some(report) = seen.clone().filter(|_| seen == before) {
+                    told = true;
+                    shared.health.report(report);
+                }
             }
         }
         if waits_for.is_some() && !told && since.elapsed() > shared.timeout {
@@ -148,20 +171,6 @@ fn watch(shared: &Shared, stop: &AtomicBool) {
         }
         std::thread::sleep(if moved.elapsed() < A_WHILE { BUSY } else { IDLE });
     }
-}
-
-/// Says so where a launch waits for one that is behind it on its stream.
-fn tell_if_behind(shared: &Shared, launch: u32, peer: Rank) -> bool {
-    let is_behind = shared.neighbours.as_ref().is_some_and(|others| others.is_behind(peer));
-    if is_behind {
-        let what = shared.recent.told(launch);
-        shared.health.report(Report::Device {
-            peer: Some(peer),
-            trouble: Trouble::Behind,
-            seen: format!("a GPU kernel (launch {launch}{what}) waits for one behind it"),
-        });
-    }
-    is_behind
 }
 
 /// Maps what a kernel asks for, if it asks for something new.

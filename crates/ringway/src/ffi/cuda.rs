@@ -59,6 +59,9 @@ pub(crate) struct LaunchConfig {
     pub(crate) attribute_count: c_uint,
 }
 
+/// Says what tells a stream from all others, also those that have its handle after it.
+pub(crate) type StreamId = unsafe extern "C" fn(Handle, *mut u64) -> c_int;
+
 /// Launches a kernel that is told more than its shape.
 pub(crate) type LaunchWith =
     unsafe extern "C" fn(*const LaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void) -> c_int;
@@ -103,6 +106,8 @@ macro_rules! driver {
             pub(crate) range_handle: Option<RangeHandle>,
             /// `cuLaunchKernelEx`: nothing where the driver is older than CUDA 11.8, and of HIP.
             pub(crate) launch_with: Option<LaunchWith>,
+            /// `cuStreamGetId`: nothing where the driver is older than CUDA 12.0.
+            pub(crate) stream_id: Option<StreamId>,
             name_of: unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int,
             // Dropped last: fields go in order.
             _library: Library,
@@ -133,12 +138,16 @@ macro_rules! driver {
                     Vendor::Nvidia => unsafe { function(&library, name, "cuLaunchKernelEx") }.ok(),
                     Vendor::Amd => None,
                 };
+                let symbol = if vendor == Vendor::Nvidia { "cuStreamGetId" } else { "hipStreamGetId" };
+                // SAFETY: as above.
+                let stream_id = unsafe { function(&library, name, symbol) }.ok();
                 Ok(Self {
                     vendor,
                     $($field,)*
                     virtual_memory,
                     range_handle,
                     launch_with,
+                    stream_id,
                     name_of,
                     _library: library,
                 })

@@ -286,6 +286,51 @@ fn leaves_early(comm: &Communicator) {
     }
 }
 
+/// A rank that calls when the other, on the same GPU, has left: what it tells that one goes nowhere, and it is told that it waits in vain.
+#[test]
+fn a_call_after_a_rank_has_left_is_an_error() {
+    const TEST: &str = "processes::a_call_after_a_rank_has_left_is_an_error";
+    let Some(mut config) = config() else { return };
+    if is_apart(TEST, &[]) {
+        config.timeout = crate::world::patience(60);
+        ringway::testing::world_with(2, &config, calls_late);
+    }
+}
+
+fn calls_late(comm: &Communicator) {
+    for count in [100_usize, 600_000] {
+        let left = comm.dup().unwrap();
+        left.attach_gpu(Some(0)).unwrap();
+        let gpu = left.gpu().expect("a GPU");
+        let stream = DeviceStream::new(&gpu).unwrap();
+        let memory = Buffer::new(&gpu, 4 * count).unwrap();
+        let enqueue = || {
+            let call = Call::new(Collective::AllReduce, DataType::F32, count as u64);
+            let (input, output) = (memory.address().cast_const(), memory.address());
+            let work = DeviceWork::Collective { call, input, output, scalar: None };
+            // SAFETY: the memory has the size of the call, and lives until the stream was waited for.
+            unsafe { left.enqueue(&[stream.stream()], &[work]) }.unwrap();
+        };
+        enqueue();
+        crate::world::finish(comm, &stream);
+        comm.barrier().unwrap();
+        if comm.rank() == 0 {
+            drop(left);
+            comm.barrier().unwrap();
+        } else {
+            comm.barrier().unwrap();
+            enqueue();
+            let began = Instant::now();
+            stream.synchronize().unwrap();
+            let error = left.check().unwrap_err().to_string();
+            assert!(error.contains("rank 0") && error.contains("left the communicator"), "{error}");
+            assert!(began.elapsed() < crate::world::patience(30), "{:?}", began.elapsed());
+        }
+        // Memory of rank 0 is there until rank 1 is done.
+        comm.barrier().unwrap();
+    }
+}
+
 /// Kernels made ahead are of the same source, for any operation and any number of operands.
 #[test]
 fn a_kernel_for_any_operation_has_the_bits_of_the_host() {

@@ -15,7 +15,7 @@ use crate::collectives::values;
 use crate::driver::call;
 use crate::graph::OwnStream;
 use crate::processes::is_apart;
-use crate::world::{self, config, patience, world};
+use crate::world::{self, config, is_real, patience, world};
 
 const RANKS: u32 = 2;
 /// Streams of a rank. With those for copies all ranks together have no more than a GPU has queues.
@@ -200,4 +200,57 @@ fn calls_of_two_ranks_on_one_stream_are_an_error_at_once() {
         assert!(text.contains("launch 4, enqueued for all_reduce of 1000 float"), "{text}");
         assert!(text.contains("put their calls on the same stream"), "{text}");
     }
+}
+
+/// A driver may give the handle of a stream that was destroyed to the next, while there is still work in the first.
+#[test]
+fn calls_on_streams_that_have_the_same_handle_keep_their_order() {
+    // More than cards have: launches that meet by the same words.
+    const COUNT: usize = 300_000;
+    let Some(mut config) = config() else { return };
+    // A call that stands is an error, not a test without an end.
+    config.timeout = patience(30);
+    world_with(2, &config, |comm| {
+        comm.attach_gpu(None).unwrap();
+        let gpu = comm.gpu().expect("a GPU");
+        let values: Vec<Buffer> = (0..4).map(|_| Buffer::new(&gpu, 4 * COUNT).unwrap()).collect();
+        for (buffer, value) in values.iter().zip([1_u32, 0, 10, 0]) {
+            buffer.write(0, &(value * (comm.rank() + 1)).to_le_bytes().repeat(COUNT)).unwrap();
+        }
+        let mut stream = DeviceStream::new(&gpu).unwrap();
+        let sum = |stream: &DeviceStream, from: &Buffer, to: &Buffer| {
+            let call = Call::new(Collective::AllReduce, DataType::U32, COUNT as u64);
+            let (input, output) = (from.address().cast_const(), to.address());
+            let work = DeviceWork::Collective { call, input, output, scalar: None };
+            // SAFETY: the memory has the size of the call, and lives until the streams were waited for.
+            unsafe { comm.enqueue(&[stream.stream()], &[work]) }.unwrap();
+        };
+        sum(&stream, &values[0], &values[1]);
+        world::finish(comm, &stream);
+        comm.barrier().unwrap();
+        if comm.rank() == 1 {
+            // The other rank's kernels wait meanwhile.
+            std::thread::sleep(Duration::from_millis(300));
+        }
+        sum(&stream, &values[0], &values[1]);
+        if comm.rank() == 0 {
+            let handle = stream.stream();
+            drop(stream);
+            stream = DeviceStream::new(&gpu).unwrap();
+            assert!(is_real() || stream.stream() == handle, "another handle");
+        }
+        sum(&stream, &values[2], &values[3]);
+        world::finish(comm, &stream);
+        comm.check().unwrap();
+        for (buffer, expected) in [(&values[1], 3_u32), (&values[3], 30)] {
+            let mut found = vec![0; 4 * COUNT];
+            buffer.read(0, &mut found).unwrap();
+            assert!(
+                found == expected.to_le_bytes().repeat(COUNT),
+                "not {expected}: {:?}",
+                &found[..8]
+            );
+        }
+        comm.barrier().unwrap();
+    });
 }

@@ -23,6 +23,11 @@ const WAIT_ASLEEP: Duration = Duration::from_micros(50);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stream(usize);
 
+/// A stream, told from all that were and will be: a driver gives the handle of one that was destroyed to the next, also
+/// while it is at work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::device) struct Identity(pub(in crate::device) u64);
+
 impl Stream {
     /// The stream with this handle (`cudaStream_t`, `hipStream_t`).
     #[must_use]
@@ -38,16 +43,6 @@ impl Stream {
     #[must_use]
     pub fn is_per_thread(self) -> bool {
         self.0 == PER_THREAD
-    }
-
-    /// A number that is the same for all handles of a stream, and of no other stream of the context. None where the handle is
-    /// that of several streams.
-    pub(in crate::device) fn identity(self) -> Option<usize> {
-        match self.0 {
-            PER_THREAD => None,
-            LEGACY => Some(0),
-            handle => Some(handle),
-        }
     }
 }
 
@@ -83,6 +78,21 @@ impl Gpu {
             }
         }
         Ok(())
+    }
+
+    /// Which stream a handle stands for, where the driver tells. The stream is not captured.
+    pub(in crate::device) fn identity(&self, stream: Stream) -> Option<Identity> {
+        if stream.0 <= LEGACY {
+            return Some(Identity(0));
+        }
+        if stream.is_per_thread() {
+            return None;
+        }
+        let mut id = 0;
+        // SAFETY: the stream is the user's and alive; a place for a number.
+        let code = unsafe { self.driver.stream_id?(stream.handle(), &raw mut id) };
+        // What it has for the default stream does not matter here.
+        (code == 0).then(|| Identity(id.saturating_add(1)))
     }
 
     /// Whether a stream's calls are being written down as a graph.

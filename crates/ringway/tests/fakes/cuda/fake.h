@@ -84,7 +84,9 @@ struct Context {
     std::set<CUdevice> peers;
     StreamRef null_stream; // made when first used
     std::map<std::thread::id, StreamRef> thread_streams;
-    std::map<Stream*, StreamRef> streams; // those the program made
+    std::map<void*, StreamRef> streams; // those the program made
+    std::vector<void*> free_handles; // of streams that it destroyed: the next ones have them
+    std::vector<StreamRef> destroyed; // those that may still be at work
     std::mutex places;
     std::condition_variable place_free;
     int busy = 0; // multiprocessors, where there can be too few
@@ -158,6 +160,7 @@ struct Graph {
 // A queue and the thread that works through it.
 struct Stream {
     Context* context = nullptr;
+    unsigned long long id = 0;
     bool blocking = true; // waits for the null stream, and that for it
     int priority = 0;
     std::mutex mutex;

@@ -49,7 +49,9 @@ void Stream::end() {
 
 static StreamRef start(Context* context, bool blocking, int priority) {
     StreamRef stream = std::make_shared<Stream>();
+    static std::atomic<unsigned long long> next{1};
     stream->context = context;
+    stream->id = next++;
     stream->blocking = blocking;
     stream->priority = priority;
     stream->thread = std::thread([raw = stream.get()] { raw->work(); });
@@ -67,6 +69,7 @@ static std::vector<StreamRef> streams_of(Context* context) {
     if (context->null_stream) all.push_back(context->null_stream);
     for (auto& [thread, stream] : context->thread_streams) all.push_back(stream);
     for (auto& [handle, stream] : context->streams) all.push_back(stream);
+    for (StreamRef& stream : context->destroyed) all.push_back(stream);
     return all;
 }
 
@@ -145,7 +148,7 @@ CUresult resolve(void* handle, StreamRef& stream) {
         if (!own) own = start(context, true, 0);
         stream = own;
     } else {
-        auto found = context->streams.find((Stream*)handle);
+        auto found = context->streams.find(handle);
         if (found == context->streams.end()) return INVALID_HANDLE;
         stream = found->second;
     }
@@ -154,18 +157,23 @@ CUresult resolve(void* handle, StreamRef& stream) {
 
 // --- streams --------------------------------------------------------------------------------------
 
-API cuStreamCreateWithPriority(Stream** handle, unsigned flags, int priority) {
+API cuStreamCreateWithPriority(void** handle, unsigned flags, int priority) {
     if (handle == nullptr || flags > 1) return INVALID_VALUE;
     Context* context;
     if (CUresult result = current(context)) return result;
     std::lock_guard<std::mutex> lock(state().mutex);
-    StreamRef stream = start(context, flags == 0, priority);
-    context->streams[stream.get()] = stream;
-    *handle = stream.get();
+    static uintptr_t next = 0x1000;
+    if (context->free_handles.empty()) {
+        *handle = (void*)(next += 16);
+    } else {
+        *handle = context->free_handles.back();
+        context->free_handles.pop_back();
+    }
+    context->streams[*handle] = start(context, flags == 0, priority);
     return SUCCESS;
 }
 
-API cuStreamCreate(Stream** handle, unsigned flags) {
+API cuStreamCreate(void** handle, unsigned flags) {
     return cuStreamCreateWithPriority(handle, flags, 0);
 }
 
@@ -173,11 +181,28 @@ API cuStreamDestroy_v2(void* handle) {
     if ((uintptr_t)handle <= 2) return INVALID_HANDLE;
     StreamRef stream;
     if (CUresult result = resolve(handle, stream)) return result;
+    Context* context = stream->context;
     {
         std::lock_guard<std::mutex> lock(state().mutex);
-        if (stream->context->streams.erase(stream.get()) == 0) return INVALID_HANDLE;
+        if (context->streams.erase(handle) == 0) return INVALID_HANDLE;
+        context->free_handles.push_back(handle);
+        context->destroyed.push_back(stream);
     }
-    stream->end(); // after all that is in it
+    // What is in it is done all the same: nobody waits for that.
+    std::thread([context, stream] {
+        stream->end();
+        std::lock_guard<std::mutex> lock(state().mutex);
+        auto& all = context->destroyed;
+        all.erase(std::find(all.begin(), all.end(), stream));
+    }).detach();
+    return SUCCESS;
+}
+
+API cuStreamGetId(void* handle, unsigned long long* id) {
+    if (id == nullptr) return INVALID_VALUE;
+    StreamRef stream;
+    if (CUresult result = resolve(handle, stream)) return result;
+    *id = stream->id;
     return SUCCESS;
 }
 
@@ -188,7 +213,7 @@ API cuStreamGetCtx(void* handle, Context** context) {
     if ((uintptr_t)handle <= 2) return current(*context);
     std::lock_guard<std::mutex> lock(state().mutex);
     for (Context& one : state().contexts) {
-        if (one.streams.count((Stream*)handle) == 0) continue;
+        if (one.streams.count(handle) == 0) continue;
         *context = &one;
         return SUCCESS;
     }
