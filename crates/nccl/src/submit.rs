@@ -44,9 +44,14 @@ struct Place {
 }
 
 impl Place {
+    /// Whether the calls go by streams.
+    fn is_enqueued(self) -> bool {
+        self.on_device || self.is_mixed
+    }
+
     /// Whether streams mean something.
     fn uses_streams(self) -> bool {
-        self.on_device || self.is_mixed || self.is_pinned
+        self.is_enqueued() || self.is_pinned
     }
 }
 
@@ -56,6 +61,11 @@ impl Place {
 /// else until the group is over.
 pub(crate) fn submit(batches: &mut [Batch]) -> Vec<Result<()>> {
     batches.iter_mut().for_each(Batch::find);
+    if batches.len() > 1
+        && let Some(error) = batches.iter().find_map(|batch| check(batch).err())
+    {
+        return batches.iter().map(|_| Err(error.clone())).collect();
+    }
     // What only enqueues needs no threads; a rank without a GPU among those with one waits.
     if batches.iter().all(|batch| batch.place.on_device && !batch.place.is_mixed) {
         let on_device = |batch: &Batch| {
@@ -100,14 +110,22 @@ fn run(batch: &Batch) -> Result<()> {
         if batch.place.is_pinned && !batch.place.on_device {
             wait(&inside.communicator, &batch.operations)?;
         }
-        if batch.place.on_device || batch.place.is_mixed {
-            return enqueue(&inside.communicator, batch);
+        match batch.place.is_enqueued() {
+            true => enqueue(&inside.communicator, batch),
+            false => batch.group(&inside.communicator)?.run(),
         }
-        let mut group = inside.communicator.group();
-        for operation in &batch.operations {
-            add(&mut group, &operation.kind)?;
+    })
+}
+
+/// Refuses what cannot be done, before anything is done of a group of several communicators: those whose part was done would
+/// wait for those whose part was not.
+fn check(batch: &Batch) -> Result<()> {
+    contain("a group of calls", || {
+        let inside = batch.comm.enter()?;
+        match batch.place.is_enqueued() {
+            true => inside.communicator.check_enqueue(&batch.work()?),
+            false => batch.group(&inside.communicator)?.check(),
         }
-        group.run()
     })
 }
 
@@ -140,6 +158,59 @@ impl Batch {
         }
         self.place = place;
     }
+
+    /// Its operations as calls on GPU memory.
+    fn work(&self) -> Result<Vec<DeviceWork>> {
+        if self.place.on_host && !self.place.is_mixed {
+            return Err(Error::usage(
+                "one buffer of a call is in GPU memory and another in the host's",
+            ));
+        }
+        let mut work = Vec::with_capacity(self.operations.len());
+        for operation in &self.operations {
+            work.push(match &operation.kind {
+                Kind::Collective { call, factor, input, output } => {
+                    let mut call = call.clone();
+                    let mut scalar = None;
+                    match factor {
+                        Some(Factor::At { scalar: at, .. })
+                            if memory_of(at.address()) == Memory::Device =>
+                        {
+                            scalar = Some(std::ptr::with_exposed_provenance(at.address()));
+                        }
+                        Some(factor) => call.scalar = factor.value()?,
+                        None => {}
+                    }
+                    DeviceWork::Collective {
+                        call,
+                        input: std::ptr::with_exposed_provenance(input.address),
+                        output: std::ptr::with_exposed_provenance_mut(output.address),
+                        scalar,
+                    }
+                }
+                Kind::Send { buffer, bytes, peer } => DeviceWork::Send {
+                    peer: *peer,
+                    address: std::ptr::with_exposed_provenance(*buffer),
+                    bytes: *bytes,
+                },
+                Kind::Receive { buffer, bytes, peer } => DeviceWork::Receive {
+                    peer: *peer,
+                    address: std::ptr::with_exposed_provenance_mut(*buffer),
+                    bytes: *bytes,
+                },
+            });
+        }
+        Ok(work)
+    }
+
+    /// Its operations as calls on host memory.
+    fn group<'a>(&self, communicator: &'a Communicator) -> Result<Group<'a>> {
+        let mut group = communicator.group();
+        for operation in &self.operations {
+            add(&mut group, &operation.kind)?;
+        }
+        Ok(group)
+    }
 }
 
 /// Waits for the streams of operations, each of which is to come behind what its stream has before.
@@ -166,49 +237,10 @@ fn streams(operations: &[Operation]) -> Vec<Stream> {
 
 /// Puts operations on GPU memory on their streams.
 fn enqueue(communicator: &Communicator, batch: &Batch) -> Result<()> {
-    if batch.place.on_host && !batch.place.is_mixed {
-        return Err(Error::usage(
-            "one buffer of a call is in GPU memory and another in the host's",
-        ));
-    }
-    let operations = &batch.operations;
-    let mut work = Vec::with_capacity(operations.len());
-    for operation in operations {
-        work.push(match &operation.kind {
-            Kind::Collective { call, factor, input, output } => {
-                let mut call = call.clone();
-                let mut scalar = None;
-                match factor {
-                    Some(Factor::At { scalar: at, .. })
-                        if memory_of(at.address()) == Memory::Device =>
-                    {
-                        scalar = Some(std::ptr::with_exposed_provenance(at.address()));
-                    }
-                    Some(factor) => call.scalar = factor.value()?,
-                    None => {}
-                }
-                DeviceWork::Collective {
-                    call,
-                    input: std::ptr::with_exposed_provenance(input.address),
-                    output: std::ptr::with_exposed_provenance_mut(output.address),
-                    scalar,
-                }
-            }
-            Kind::Send { buffer, bytes, peer } => DeviceWork::Send {
-                peer: *peer,
-                address: std::ptr::with_exposed_provenance(*buffer),
-                bytes: *bytes,
-            },
-            Kind::Receive { buffer, bytes, peer } => DeviceWork::Receive {
-                peer: *peer,
-                address: std::ptr::with_exposed_provenance_mut(*buffer),
-                bytes: *bytes,
-            },
-        });
-    }
+    let work = batch.work()?;
     // SAFETY: the program promises, by nccl.h, buffers that are valid until the stream has come past the
     // calls, and streams that are alive.
-    unsafe { communicator.enqueue(&streams(operations), &work) }
+    unsafe { communicator.enqueue(&streams(&batch.operations), &work) }
 }
 
 /// Adds an operation on host memory.

@@ -206,9 +206,7 @@ impl Communicator {
             Attached::Staged { rank, .. } => {
                 rank.lock().unwrap_or_else(PoisonError::into_inner).enqueue(streams, &translated)
             }
-            Attached::Not(why) => {
-                Err(Error::usage(format!("this communicator has no calls on GPU memory: {why}")))
-            }
+            Attached::Not(why) => Err(no_calls(why)),
         };
         match (&outcome, &self.inner.metered) {
             (Ok(()), Some(metered)) => self.count(work, &metered.meter),
@@ -216,6 +214,25 @@ impl Communicator {
             (Ok(()), None) => {}
         }
         outcome
+    }
+
+    /// Refuses work that [`Communicator::enqueue`] refuses, and enqueues nothing: before parts of several communicators are
+    /// enqueued together, say.
+    ///
+    /// # Errors
+    /// The communicator has no GPU, or an argument is wrong.
+    pub fn check_enqueue(&self, work: &[DeviceWork]) -> Result<()> {
+        let translated: Vec<Work<'_>> =
+            work.iter().map(|one| self.translate(one)).collect::<Result<_>>()?;
+        match self.inner.attached()? {
+            Attached::Direct { rank, .. } => {
+                rank.lock().unwrap_or_else(PoisonError::into_inner).check(&translated)
+            }
+            Attached::Staged { rank, .. } => {
+                rank.lock().unwrap_or_else(PoisonError::into_inner).check(&translated)
+            }
+            Attached::Not(why) => Err(no_calls(why)),
+        }
     }
 
     fn count(&self, work: &[DeviceWork], meter: &Meter) {
@@ -278,6 +295,10 @@ impl Communicator {
             },
         })
     }
+}
+
+fn no_calls(why: &impl std::fmt::Display) -> Error {
+    Error::usage(format!("this communicator has no calls on GPU memory: {why}"))
 }
 
 impl Inner {

@@ -110,6 +110,17 @@ impl<'a> Group<'a> {
         Err(Error::argument(format!("rank {peer} does not exist; ranks are 0 to {}", size - 1)))
     }
 
+    /// Refuses what [`Group::run`] refuses, and runs nothing: before parts of several communicators are run together, say.
+    ///
+    /// # Errors
+    /// A call cannot be done, or messages to the own rank do not meet.
+    pub fn check(&self) -> Result<()> {
+        let own = self.communicator.rank();
+        meetings(&self.messages.iter().filter(|part| part.peer == own).collect::<Vec<_>>())?;
+        let inner = &self.communicator.inner;
+        self.requests.iter().try_for_each(|request| inner.problem(&request.call).map(drop))
+    }
+
     /// Runs everything and waits for it.
     ///
     /// # Errors
@@ -152,10 +163,9 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Messages of a rank to itself: the first send meets the first receive, and so on.
-fn copy_to_self(parts: &[MessagePart]) -> Result<()> {
-    let (sends, receives): (Vec<&MessagePart>, Vec<&MessagePart>) =
-        parts.iter().partition(|part| part.sends);
+/// Messages of a rank to itself, each send with its receive: the first of one and of the other, and so on.
+fn meetings<'a>(parts: &[&'a MessagePart]) -> Result<Vec<(&'a Area, &'a Area)>> {
+    let (sends, receives): (Vec<_>, Vec<_>) = parts.iter().partition(|part| part.sends);
     if sends.len() != receives.len() {
         return Err(Error::usage(format!(
             "a group sends {} messages to its own rank and receives {}; they must meet in one group",
@@ -163,18 +173,26 @@ fn copy_to_self(parts: &[MessagePart]) -> Result<()> {
             receives.len()
         )));
     }
-    for (send, receive) in sends.iter().zip(&receives) {
-        if send.area.bytes != receive.area.bytes {
-            return Err(Error::usage(format!(
-                "a message of {} bytes to the own rank meets a receive of {}",
-                send.area.bytes, receive.area.bytes
-            )));
+    let meet = |(send, receive): (&'a MessagePart, &'a MessagePart)| {
+        if send.area.bytes == receive.area.bytes {
+            return Ok((&send.area, &receive.area));
         }
+        Err(Error::usage(format!(
+            "a message of {} bytes to the own rank meets a receive of {}",
+            send.area.bytes, receive.area.bytes
+        )))
+    };
+    sends.into_iter().zip(receives).map(meet).collect()
+}
+
+/// Does the messages of a rank to itself.
+fn copy_to_self(parts: &[MessagePart]) -> Result<()> {
+    for (from, to) in meetings(&parts.iter().collect::<Vec<_>>())? {
         // SAFETY: both areas stand for borrows that the group holds, or for what its caller promises: valid.
         // Given by address, they may be the same.
         #[expect(unsafe_code, reason = "the areas stand for borrows the group holds")]
         unsafe {
-            std::ptr::copy(send.area.address, receive.area.address, send.area.bytes);
+            std::ptr::copy(from.address, to.address, from.bytes);
         }
     }
     Ok(())

@@ -341,7 +341,7 @@ impl DeviceRank {
 
     fn launch_all(&mut self, stream: Stream, work: &[Work<'_>]) -> Result<()> {
         if work.len() > 1 {
-            self.check(work)?;
+            self.check_here(work)?;
         }
         let mut batch = Batch { open: None, is_alone: work.len() == 1 };
         for one in work {
@@ -357,8 +357,15 @@ impl DeviceRank {
         Ok(())
     }
 
-    /// Refuses what cannot be done of a group, before anything of it is launched: others would wait for the rest.
-    fn check(&mut self, work: &[Work<'_>]) -> Result<()> {
+    /// Refuses what cannot be done of some work, and launches nothing.
+    pub(crate) fn check(&mut self, work: &[Work<'_>]) -> Result<()> {
+        let gpu = Arc::clone(&self.gpu);
+        let _context = gpu.enter()?;
+        self.check_here(work)
+    }
+
+    /// As [`Self::check`], in the GPU's context. Of a group nothing is launched before: others would wait for the rest.
+    fn check_here(&mut self, work: &[Work<'_>]) -> Result<()> {
         for one in work {
             if let Work::Collective { call, input, output, scalar } = one {
                 let place = self.learn(call)?;

@@ -303,8 +303,7 @@ impl StagedRank {
     ///
     /// The buffers must be valid until the stream has come past them.
     pub(crate) fn enqueue(&mut self, streams: &[Stream], work: &[Work<'_>]) -> Result<()> {
-        let slots = (self.channels.len() * SLOTS) as u64;
-        let parts = parts(work, (self.rank, self.ranks, slots))?;
+        let parts = self.parts(work)?;
         if let Some(device) = &mut self.device {
             if self.without == 0 || !is_on_host(streams, work) {
                 return device.enqueue(streams, parts);
@@ -326,6 +325,16 @@ impl StagedRank {
             tell(&self.health, error);
         }
         done
+    }
+
+    /// Refuses what cannot be done of some work, and does nothing.
+    pub(crate) fn check(&self, work: &[Work<'_>]) -> Result<()> {
+        self.parts(work).map(drop)
+    }
+
+    fn parts(&self, work: &[Work<'_>]) -> Result<Vec<Part>> {
+        let slots = (self.channels.len() * SLOTS) as u64;
+        parts(work, (self.rank, self.ranks, slots))
     }
 }
 
