@@ -6,7 +6,8 @@
 
 use std::collections::HashMap;
 use std::ffi::c_int;
-use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, RwLock, mpsc};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use ringway::{Communicator, Error, Result};
@@ -15,7 +16,7 @@ use crate::boundary;
 use crate::config::Settings;
 use crate::operator::Operators;
 use crate::registered::Registered;
-use crate::types::Code;
+use crate::types::{Code, UniqueIdBytes};
 
 /// What a handle points to: something a debugger can recognise.
 #[derive(Debug)]
@@ -46,6 +47,8 @@ pub(crate) struct Comm {
     pub(crate) settings: Settings,
     pub(crate) operators: Mutex<Operators>,
     pub(crate) registered: Mutex<Registered>,
+    /// The id by which new ranks come, from when the program asked for it until the communicator grows.
+    pub(crate) growth: Mutex<Option<UniqueIdBytes>>,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -60,7 +63,16 @@ pub(crate) enum Phase {
     Finalized,
     /// As finalized, and what was under way has been stopped.
     Revoked,
+    /// As revoked, for some of its ranks to go on without the others (`NCCL_SHRINK_ABORT`).
+    Shrunk,
     Aborted,
+}
+
+impl Phase {
+    /// Whether it was stopped so that its ranks can go on: what fails of it is no error.
+    fn is_stopped(self) -> bool {
+        matches!(self, Self::Revoked | Self::Shrunk)
+    }
 }
 
 #[derive(Debug)]
@@ -71,8 +83,8 @@ struct State {
     inside: usize,
     /// Threads that wait for a change; to tell nobody costs a system call too.
     waiting: usize,
-    /// Whether something runs in the background: a call on a communicator that does not block.
-    in_progress: bool,
+    /// What runs in the background: calls on a communicator that does not block.
+    in_progress: usize,
     /// The first error of what ran in the background.
     error: Option<Error>,
     /// Whether the error that `ncclCommGetAsyncError` tells has been written down.
@@ -105,12 +117,13 @@ impl Comm {
             settings,
             operators: Mutex::default(),
             registered: Mutex::default(),
+            growth: Mutex::default(),
             state: Mutex::new(State {
                 phase: Phase::Starting,
                 communicator: None,
                 inside: 0,
                 waiting: 0,
-                in_progress: false,
+                in_progress: 0,
                 error: None,
                 told: false,
             }),
@@ -159,6 +172,11 @@ impl Comm {
         self.state().phase
     }
 
+    /// Whether it was stopped so that its ranks can go on.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.phase().is_stopped()
+    }
+
     /// Refuses calls that may not be made now. A communicator whose ranks are still coming together
     /// takes calls in the same group: they run after that.
     pub(crate) fn check_callable(&self) -> Result<()> {
@@ -170,13 +188,18 @@ impl Comm {
             Phase::Revoked => {
                 return Err(Error::usage("the communicator is revoked: it takes no more calls"));
             }
+            Phase::Shrunk => {
+                return Err(Error::usage(
+                    "the communicator was stopped by ncclCommShrink with NCCL_SHRINK_ABORT: it takes no more calls",
+                ));
+            }
             Phase::Aborted => return Err(Error::usage("the communicator was aborted")),
             Phase::Starting | Phase::Ready => {}
         }
         if let Some(error) = &state.error {
             return Err(error.clone());
         }
-        if state.in_progress {
+        if state.in_progress > 0 {
             return Err(Error::argument(
                 "the communicator does not block, and what was called before is still in progress: \
                  ask ncclCommGetAsyncError until it says ncclSuccess",
@@ -199,33 +222,23 @@ impl Comm {
     }
 
     /// Something begins in the background.
-    pub(crate) fn begin(&self) {
-        self.state().in_progress = true;
-    }
-
-    /// What was in the background, if anything was, is over.
-    pub(crate) fn end(&self, outcome: Result<()>) {
-        let mut state = self.state();
-        if !std::mem::take(&mut state.in_progress) {
-            return;
-        }
-        if let Err(error) = outcome {
-            state.error.get_or_insert(error);
-        }
-        self.tell(state);
+    pub(crate) fn begin(self: &Arc<Self>) -> Progress {
+        self.state().in_progress += 1;
+        let outcome = Err(Error::internal("what ran in the background did not come to its end"));
+        Progress { comm: Arc::clone(self), outcome }
     }
 
     /// What `ncclCommGetAsyncError` says. An error is written down the first time.
     pub(crate) fn async_error(self: &Arc<Self>) -> Code {
         let state = self.state();
-        if state.phase == Phase::Revoked {
-            let busy = state.inside > 0 || state.in_progress;
-            return if busy { Code::InProgress } else { Code::Success };
-        }
-        let (known, in_progress) = (state.error.clone(), state.in_progress);
+        let (known, is_stopped) = (state.error.clone(), state.phase.is_stopped());
+        let in_progress = state.in_progress > 0 || is_stopped && state.inside > 0;
         drop(state);
         // Nobody is kept out meanwhile: it may wait for the ranks to agree.
-        let failure = || self.enter().ok()?.communicator.failure();
+        let failure = || match is_stopped {
+            true => None,
+            false => self.enter().ok()?.communicator.failure(),
+        };
         let Some(error) = known.or_else(failure) else {
             return if in_progress { Code::InProgress } else { Code::Success };
         };
@@ -233,6 +246,17 @@ impl Comm {
             boundary::report(&error);
         }
         Code::from(&error)
+    }
+
+    /// It is about to be shrunk: what became of it before is no longer of interest where it is stopped for that.
+    pub(crate) fn stop_to_shrink(&self, aborts: bool) {
+        let mut state = self.state();
+        if aborts && state.phase == Phase::Ready {
+            state.phase = Phase::Shrunk;
+        }
+        if state.phase.is_stopped() {
+            (state.error, state.told) = (None, false);
+        }
     }
 
     /// Does something unless it was given up; nobody gives it up meanwhile.
@@ -248,6 +272,9 @@ impl Comm {
     pub(crate) fn enter_phase(&self, phase: Phase) -> Option<Communicator> {
         let mut state = self.state();
         state.phase = phase;
+        if phase.is_stopped() {
+            (state.error, state.told) = (None, false);
+        }
         let communicator = state.communicator.clone();
         self.tell(state);
         communicator
@@ -264,7 +291,7 @@ impl Comm {
 
     /// Waits until no call is inside and nothing runs in the background.
     pub(crate) fn wait_idle(&self, limit: Duration) {
-        self.wait_until(limit, |state| state.inside == 0 && !state.in_progress);
+        self.wait_until(limit, |state| state.inside == 0 && state.in_progress == 0);
     }
 
     /// Waits until no call is inside; whether that came in time.
@@ -289,6 +316,19 @@ impl Comm {
     pub(crate) fn release(&self) {
         let communicator = self.state().communicator.take();
         drop(communicator);
+    }
+
+    /// As [`Comm::release`], but waits no longer than that: it goes on in a thread of its own.
+    pub(crate) fn release_within(&self, limit: Duration) {
+        let communicator = self.state().communicator.take();
+        let (over, is_over) = mpsc::sync_channel(1);
+        let release = move || {
+            drop(communicator);
+            let _sent = over.send(());
+        };
+        // Where no thread can be had it is dropped here.
+        let _thread = thread::Builder::new().name("ringway-release".to_owned()).spawn(release);
+        let _over = is_over.recv_timeout(limit);
     }
 
     /// The handle is no longer one.
@@ -327,6 +367,36 @@ pub(crate) struct Inside {
     _counted: Counted,
 }
 
+/// Something that runs in the background of a communicator, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    comm: Arc<Comm>,
+    outcome: Result<()>,
+}
+
+impl Progress {
+    /// Whether it is that communicator's.
+    pub(crate) fn is_of(&self, comm: &Arc<Comm>) -> bool {
+        Arc::ptr_eq(&self.comm, comm)
+    }
+
+    /// It is over, and this became of it.
+    pub(crate) fn end(mut self, outcome: Result<()>) {
+        self.outcome = outcome;
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        let mut state = self.comm.state();
+        state.in_progress -= 1;
+        if let Err(error) = &self.outcome {
+            state.error.get_or_insert_with(|| error.clone());
+        }
+        self.comm.tell(state);
+    }
+}
+
 #[derive(Debug)]
 struct Counted(Arc<Comm>);
 
@@ -345,16 +415,16 @@ mod tests {
     #[test]
     fn who_waits_is_told() {
         let comm = Comm::register((0, 1), 0, Settings::default());
-        comm.begin();
-        std::thread::scope(|scope| {
+        let progress = comm.begin();
+        thread::scope(|scope| {
             let waiting = scope.spawn(|| comm.wait_idle(Duration::from_secs(60)));
             let end = Instant::now() + Duration::from_secs(30);
             while comm.state().waiting == 0 && Instant::now() < end {
-                std::thread::yield_now();
+                thread::yield_now();
             }
-            comm.end(Ok(()));
+            progress.end(Ok(()));
             while !waiting.is_finished() && Instant::now() < end {
-                std::thread::sleep(Duration::from_millis(1));
+                thread::sleep(Duration::from_millis(1));
             }
             assert!(waiting.is_finished(), "it waits though nothing runs");
         });

@@ -1,17 +1,17 @@
 //! Communicators are made: from an id, or from communicators there are.
 //!
-//! The handle of one made from an id is written at once, so that a program can ask how far it is; the
-//! handle of one made from another is written when it is there.
+//! The handle of one made from an id is written at once, so that a program can ask how far it is, and so is that of one
+//! that has grown; the handle of another made from one there is is written when it is there.
 
 use std::ffi::c_int;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 
 use ringway::{Communicator, Error, Result, UniqueId, interrupt};
 
 use crate::comm::{Comm, Phase, Token, pointer};
 use crate::config::{self, Settings};
 use crate::group::{Task, add_task};
-use crate::memory::current_device;
+use crate::memory::{current_device, device_count};
 use crate::raw::{Out, Versioned};
 use crate::types::{SHRINK_ABORT, SPLIT_NOCOLOR, UniqueIdBytes};
 
@@ -49,23 +49,32 @@ fn add(
     let (new, gone) = (Arc::clone(&comm), Arc::clone(&comm));
     add_task(Task {
         watched: comm,
+        new: None,
         work: Box::new(move || {
             let watched = Arc::clone(&new);
             let is_given_up = move || watched.phase() != Phase::Starting;
             let joined =
                 interrupt::asking(is_given_up, || join(&id, (new.rank, new.size), new.device));
-            if new.phase() == Phase::Starting && new.start(joined?) {
-                return Ok(());
-            }
-            Err(Error::usage("the communicator was given up while its ranks came together"))
+            begin(&new, joined)
         }),
-        undo: Box::new(move || {
-            gone.forget(false);
-            // It was written before, so it can be.
-            let _written = put(pointer(0));
-        }),
+        undo: Box::new(move || take_back(&gone, put)),
     });
     Ok(())
+}
+
+/// The ranks of a communicator that has its handle have come together, if they have.
+fn begin(comm: &Comm, joined: Result<Communicator>) -> Result<()> {
+    if comm.phase() == Phase::Starting && comm.start(joined?) {
+        return Ok(());
+    }
+    Err(Error::usage("the communicator was given up while its ranks came together"))
+}
+
+/// Of a communicator that came to nothing the handle is taken back.
+fn take_back(comm: &Comm, put: impl Fn(*const Token) -> Result<()>) {
+    comm.forget(false);
+    // It was written before, so it can be.
+    let _written = put(pointer(0));
 }
 
 fn join(id: &UniqueId, (rank, size): (u32, u32), device: c_int) -> Result<Communicator> {
@@ -100,14 +109,22 @@ fn settings(given: Option<Versioned>, inherited: &Settings) -> Result<Settings> 
 pub(crate) fn init_all(out: OutComm, count: c_int, devices: Option<Vec<c_int>>) -> Result<()> {
     out.check("comms")?;
     let (_, ranks) = place(count, 0)?;
+    let there = device_count();
     let id = unique_id()?;
     for rank in 0..ranks {
         let at = rank as usize;
         let device = devices
             .as_ref()
             .map_or_else(|| c_int::try_from(rank).unwrap_or(c_int::MAX), |list| list[at]);
-        if device < 0 {
-            return Err(Error::argument(format!("devlist[{at}] is {device}")));
+        let is_there = |device| there.is_none_or(|there| device < there);
+        if !u32::try_from(device).is_ok_and(is_there) {
+            let name = match devices {
+                Some(_) => format!("devlist[{at}]"),
+                None => format!("the device of rank {rank}"),
+            };
+            let most = there
+                .map_or(String::new(), |there| format!(", and this process sees {there} GPUs"));
+            return Err(Error::argument(format!("{name} is {device}{most}")));
         }
         let put = move |handle| out.put_at("comms", at, handle);
         add((rank, ranks), &id, (device, Settings::inherit(&Settings::default())), put)?;
@@ -127,21 +144,9 @@ fn derive(
     let (source, device) = (Arc::clone(parent), parent.device);
     add_task(Task {
         watched: Arc::clone(parent),
+        new: None,
         work: Box::new(move || {
-            // Not as a call: nothing of the program's is touched, so nobody who gives the old one up
-            // has to wait for it.
-            let watched = Arc::clone(&source);
-            let is_given_up = move || watched.phase() == Phase::Aborted;
-            let Some(communicator) = interrupt::asking(is_given_up, || -> Result<_> {
-                let made = make(&source.communicator()?)?;
-                if let Some(communicator) = &made {
-                    communicator.attach_gpu(Some(device))?;
-                }
-                Ok(made)
-            })?
-            else {
-                return Ok(());
-            };
+            let Some(communicator) = made_from(&source, None, make)? else { return Ok(()) };
             // Whoever has given the old one up may have given the place for the handle back too.
             source.unless_aborted(|| {
                 let place = (communicator.rank(), communicator.size());
@@ -153,6 +158,27 @@ fn derive(
         undo: Box::new(|| {}),
     });
     Ok(())
+}
+
+/// Makes a communicator from another, with the same GPU, until either is given up. Not as a call: nothing of the program's is
+/// touched, so nobody who gives the old one up has to wait for it.
+fn made_from(
+    source: &Arc<Comm>,
+    new: Option<&Arc<Comm>>,
+    make: impl FnOnce(&Communicator) -> Result<Option<Communicator>>,
+) -> Result<Option<Communicator>> {
+    let (old, new) = (Arc::clone(source), new.cloned());
+    let is_given_up = move || {
+        old.phase() == Phase::Aborted
+            || new.as_ref().is_some_and(|new| new.phase() != Phase::Starting)
+    };
+    interrupt::asking(is_given_up, || {
+        let made = make(&source.communicator()?)?;
+        if let Some(communicator) = &made {
+            communicator.attach_gpu(Some(source.device))?;
+        }
+        Ok(made)
+    })
 }
 
 /// `ncclCommSplit`.
@@ -192,7 +218,7 @@ pub(crate) fn shrink(
     if !(0..=SHRINK_ABORT).contains(&flags) {
         return Err(Error::argument(format!("shrinkFlags is {flags}; it is 0 or 1")));
     }
-    if flags != SHRINK_ABORT && parent.phase() != Phase::Revoked {
+    if flags != SHRINK_ABORT && !parent.is_stopped() {
         parent.check_callable()?;
     }
     let excluded: Vec<u32> = excluded
@@ -216,6 +242,7 @@ pub(crate) fn shrink(
         )));
     }
     let settings = Settings::read(given, &parent.settings)?;
+    parent.stop_to_shrink(flags == SHRINK_ABORT);
     derive(parent, out, settings, move |communicator| {
         if flags == SHRINK_ABORT && communicator.failure().is_none() {
             communicator.abort("ncclCommShrink was called with NCCL_SHRINK_ABORT");
@@ -224,10 +251,13 @@ pub(crate) fn shrink(
     })
 }
 
-/// `ncclCommGetUniqueId`: the id by which new ranks come to this communicator.
+/// `ncclCommGetUniqueId`: the id by which new ranks come to this communicator. It is kept, as this rank may give none when
+/// the communicator grows.
 pub(crate) fn growth_id(parent: &Arc<Comm>) -> Result<UniqueIdBytes> {
     parent.check_callable()?;
-    unique_id()
+    let id = unique_id()?;
+    *parent.growth.lock().unwrap_or_else(PoisonError::into_inner) = Some(id);
+    Ok(id)
 }
 
 /// `ncclCommGrow` on a rank that is there already.
@@ -243,9 +273,25 @@ pub(crate) fn grow(
     let size = u32::try_from(size).ok().filter(|size| *size > parent.size).ok_or_else(|| {
         Error::argument(format!("nRanks is {size}; it must be more than {}", parent.size))
     })?;
-    let id = id.map(|id| UniqueId::from_bytes(&id.internal)).transpose()?;
     let settings = Settings::read(given, &parent.settings)?;
-    derive(parent, out, settings, move |communicator| {
-        communicator.grow(id.as_ref(), size).map(Some)
-    })
+    let kept = parent.growth.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let id = id.or(kept).map(|id| UniqueId::from_bytes(&id.internal)).transpose()?;
+    let put = move |handle| out.put("newcomm", handle);
+    put(pointer(0))?;
+    let child = Comm::register((parent.rank, size), parent.device, settings);
+    put(pointer(child.handle))?;
+    let (source, new, gone) = (Arc::clone(parent), Arc::clone(&child), Arc::clone(&child));
+    add_task(Task {
+        watched: Arc::clone(parent),
+        new: Some(child),
+        work: Box::new(move || {
+            let grow = |old: &Communicator| old.grow(id.as_ref(), size).map(Some);
+            match made_from(&source, Some(&new), grow).transpose() {
+                Some(joined) => begin(&new, joined),
+                None => Err(Error::internal("a communicator grew without this rank")),
+            }
+        }),
+        undo: Box::new(move || take_back(&gone, put)),
+    });
+    Ok(())
 }

@@ -14,6 +14,10 @@ const CALLS_END: Duration = Duration::from_secs(8 * 24 * 3600);
 /// A call that was given up ends within a second; ten are a bug.
 const ABORTED_CALLS_END: Duration = Duration::from_secs(10);
 
+/// To give GPU memory back a driver waits for all that the program has on that GPU: for kernels of another communicator, say,
+/// which is given up next.
+const RELEASE: Duration = Duration::from_secs(1);
+
 /// `ncclCommFinalize`: what is under way ends, nothing new begins.
 pub(crate) fn finalize(handle: *const Token) -> Result<()> {
     if handle.is_null() {
@@ -23,8 +27,10 @@ pub(crate) fn finalize(handle: *const Token) -> Result<()> {
     match comm.phase() {
         Phase::Finalized => return Err(Error::argument("the communicator was finalized before")),
         Phase::Revoked => {
-            return Err(Error::usage("a revoked communicator cannot be finalized; destroy it"));
+            return Err(Error::argument("a revoked communicator cannot be finalized; destroy it"));
         }
+        // What was under way of it was stopped on purpose.
+        Phase::Shrunk => {}
         _ => comm.check_callable()?,
     }
     group::add_ending(Box::new(move || {
@@ -62,7 +68,7 @@ pub(crate) fn abort(handle: *const Token) -> Result<()> {
     comm.forget(true);
     stop(&comm, Phase::Aborted, "ncclCommAbort was called");
     let over = comm.wait_calls(ABORTED_CALLS_END);
-    comm.release();
+    comm.release_within(RELEASE);
     if over { Ok(()) } else { Err(stuck()) }
 }
 
@@ -72,9 +78,9 @@ pub(crate) fn revoke(comm: &Arc<Comm>, flags: std::ffi::c_int) -> Result<()> {
         return Err(Error::argument(format!("revokeFlags is {flags}; it must be 0")));
     }
     match comm.phase() {
-        Phase::Starting | Phase::Ready => {}
-        Phase::Finalized => return Err(Error::usage("the communicator is finalized")),
-        Phase::Revoked => return Err(Error::usage("the communicator was revoked before")),
+        Phase::Starting | Phase::Ready | Phase::Shrunk => {}
+        Phase::Finalized => return Err(Error::argument("the communicator is finalized")),
+        Phase::Revoked => return Err(Error::argument("the communicator was revoked before")),
         Phase::Aborted => return Err(Error::usage("the communicator was aborted")),
     }
     stop(comm, Phase::Revoked, "ncclCommRevoke was called");

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ringway::{Call, Collective, Error, Result};
 
 use crate::boundary::{contain, report};
-use crate::comm::Comm;
+use crate::comm::{Comm, Progress};
 use crate::operation::{Kind, Operation};
 use crate::submit::{Batch, submit};
 use crate::types::Code;
@@ -21,6 +21,8 @@ pub(crate) struct Task {
     /// The communicator that says how far it is, and whether anybody waits: the new one, or the
     /// one it comes from.
     pub(crate) watched: Arc<Comm>,
+    /// The new one, where it comes from another and has its handle already.
+    pub(crate) new: Option<Arc<Comm>>,
     /// Makes it.
     pub(crate) work: Box<dyn FnOnce() -> Result<()> + Send>,
     /// Takes back what was promised for it.
@@ -35,6 +37,21 @@ impl Task {
         }
         outcome
     }
+
+    /// What it comes after has failed.
+    fn fail(self, before: &Error) -> Result<()> {
+        if self.watched.settings.blocking {
+            (self.undo)();
+        }
+        Err(before.clone())
+    }
+}
+
+/// What became of a task.
+struct Made {
+    watched: Arc<Comm>,
+    new: Option<Arc<Comm>>,
+    outcome: Result<()>,
 }
 
 /// A communicator to be taken down.
@@ -169,7 +186,7 @@ fn happen(pending: Pending) -> Result<Code> {
     let watched = pending.tasks.iter().map(|task| &task.watched);
     let mut all = watched.chain(pending.batches.iter().map(|batch| &batch.comm));
     let Some(blocking) = all.next().map(|comm| comm.settings.blocking) else {
-        return carry_out(pending).map(|()| Code::Success);
+        return carry_out(pending, &mut Vec::new()).map(|()| Code::Success);
     };
     if all.any(|comm| comm.settings.blocking != blocking) {
         pending.tasks.into_iter().for_each(|task| (task.undo)());
@@ -178,7 +195,7 @@ fn happen(pending: Pending) -> Result<Code> {
         ));
     }
     if blocking {
-        return carry_out(pending).map(|()| Code::Success);
+        return carry_out(pending, &mut Vec::new()).map(|()| Code::Success);
     }
     if pending.batches.iter().any(Batch::is_for_this_thread) {
         pending.tasks.into_iter().for_each(|task| (task.undo)());
@@ -187,57 +204,65 @@ fn happen(pending: Pending) -> Result<Code> {
              give them a stream of your own",
         ));
     }
-    let watched: Vec<Arc<Comm>> = pending
-        .tasks
-        .iter()
-        .map(|task| Arc::clone(&task.watched))
-        .chain(pending.batches.iter().map(|batch| Arc::clone(&batch.comm)))
-        .collect();
-    watched.iter().for_each(|comm| comm.begin());
-    let later = watched.clone();
+    let mut progress: Vec<Progress> = Vec::new();
+    let watched = pending.tasks.iter().flat_map(|task| task.new.iter().chain([&task.watched]));
+    for comm in watched.chain(pending.batches.iter().map(|batch| &batch.comm)) {
+        if !progress.iter().any(|known| known.is_of(comm)) {
+            progress.push(comm.begin());
+        }
+    }
     let work = move || {
-        if let Err(error) = contain("a group in the background", || carry_out(pending)) {
+        let outcome = contain("a group in the background", || carry_out(pending, &mut progress));
+        if let Err(error) = outcome {
             report(&error);
             // Those whose own part is over keep what became of it.
-            later.iter().for_each(|comm| comm.end(Err(error.clone())));
+            progress.into_iter().for_each(|one| one.end(Err(error.clone())));
         }
     };
     let builder = std::thread::Builder::new().name("ringway-async".to_owned());
-    if let Err(error) = builder.spawn(work) {
-        let error = Error::system("cannot start the thread of a group", error);
-        watched.iter().for_each(|comm| comm.end(Err(error.clone())));
-        return Err(error);
-    }
+    let started = builder.spawn(work);
+    started.map_err(|error| Error::system("cannot start the thread of a group", error))?;
     Ok(Code::InProgress)
 }
 
-/// Does everything and waits for it; the first error.
-fn carry_out(pending: Pending) -> Result<()> {
+/// Does everything and waits for it; the first error. Each communicator that has something in the background is told what
+/// became of it.
+fn carry_out(pending: Pending, progress: &mut Vec<Progress>) -> Result<()> {
     let Pending { tasks, mut batches, endings, .. } = pending;
+    let mut end = |comm: &Arc<Comm>, outcome: &Result<()>| {
+        if let Some(at) = progress.iter().position(|one| one.is_of(comm)) {
+            progress.swap_remove(at).end(outcome.clone());
+        }
+    };
     let outcomes = run_all(tasks);
     let mut first = Ok(());
-    for (at, (comm, outcome)) in outcomes.iter().enumerate() {
+    for (at, Made { watched, new, outcome }) in outcomes.iter().enumerate() {
         first = first.and_then(|()| outcome.clone());
-        let goes_on = outcomes[at + 1..].iter().any(|(later, _)| Arc::ptr_eq(later, comm))
-            || batches.iter().any(|batch| Arc::ptr_eq(&batch.comm, comm));
+        let goes_on = outcomes[at + 1..].iter().any(|later| Arc::ptr_eq(&later.watched, watched))
+            || batches.iter().any(|batch| Arc::ptr_eq(&batch.comm, watched));
+        if let Some(new) = new {
+            end(new, outcome);
+        }
         if outcome.is_err() || !goes_on {
-            comm.end(outcome.clone());
+            end(watched, outcome);
         }
     }
     first?;
     let mut first = Ok(());
     let outcomes = submit(&mut batches);
     for (batch, outcome) in batches.iter().zip(outcomes) {
-        first = first.and_then(|()| outcome.clone());
-        batch.comm.end(outcome);
+        // Of one that was stopped on purpose they end that way.
+        let is_told = outcome.is_ok() || !batch.comm.is_stopped();
+        end(&batch.comm, if is_told { &outcome } else { &Ok(()) });
+        first = first.and(outcome);
     }
     first?;
     endings.into_iter().try_for_each(|ending| ending())
 }
 
 /// Makes communicators side by side; those that come from the same one one after another, since all ranks must make
-/// them in the same order. What became of each, with the communicator that was watched.
-fn run_all(tasks: Vec<Task>) -> Vec<(Arc<Comm>, Result<()>)> {
+/// them in the same order.
+fn run_all(tasks: Vec<Task>) -> Vec<Made> {
     let mut lines: Vec<Vec<Task>> = Vec::new();
     for task in tasks {
         let is_its = |line: &&mut Vec<Task>| Arc::ptr_eq(&line[0].watched, &task.watched);
@@ -259,28 +284,28 @@ fn run_all(tasks: Vec<Task>) -> Vec<(Arc<Comm>, Result<()>)> {
                 (comm, builder.spawn_scoped(scope, move || run_line(line)))
             })
             .collect();
-        let ended = threads.into_iter().flat_map(|(comm, thread)| match thread {
-            Ok(thread) => thread
-                .join()
-                .unwrap_or_else(|_| vec![(comm, Err(Error::internal("a thread died")))]),
-            Err(error) => {
-                vec![(comm, Err(Error::system("cannot start a thread for a rank", error)))]
-            }
+        let ended = threads.into_iter().flat_map(|(watched, thread)| {
+            let error = match thread.map(std::thread::ScopedJoinHandle::join) {
+                Ok(Ok(made)) => return made,
+                Ok(Err(_)) => Error::internal("a thread died"),
+                Err(error) => Error::system("cannot start a thread for a rank", error),
+            };
+            vec![Made { watched, new: None, outcome: Err(error) }]
         });
         ended.collect()
     })
 }
 
 /// Makes communicators one after another; none after one that fails.
-fn run_line(line: Vec<Task>) -> Vec<(Arc<Comm>, Result<()>)> {
-    let mut outcomes: Vec<(Arc<Comm>, Result<()>)> = Vec::with_capacity(line.len());
+fn run_line(line: Vec<Task>) -> Vec<Made> {
+    let mut made: Vec<Made> = Vec::with_capacity(line.len());
     for task in line {
-        let comm = Arc::clone(&task.watched);
-        let outcome = match outcomes.last() {
-            Some((_, Err(before))) => Err(before.clone()),
+        let (watched, new) = (Arc::clone(&task.watched), task.new.clone());
+        let outcome = match made.last() {
+            Some(Made { outcome: Err(before), .. }) => task.fail(before),
             _ => task.run(),
         };
-        outcomes.push((comm, outcome));
+        made.push(Made { watched, new, outcome });
     }
-    outcomes
+    made
 }

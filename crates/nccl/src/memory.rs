@@ -27,6 +27,11 @@ pub(crate) fn current_device() -> c_int {
     Gpu::current(&config::load()).unwrap_or(0)
 }
 
+/// How many GPUs there are to this process, where there is a driver.
+pub(crate) fn device_count() -> Option<u32> {
+    Gpu::count(&config::load()).ok().filter(|count| *count > 0)
+}
+
 /// The GPU that this thread works with.
 pub(crate) fn current_gpu() -> Result<Arc<Gpu>> {
     let config = config::load();

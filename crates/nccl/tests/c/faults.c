@@ -30,6 +30,12 @@ static void killed_peer(int rank, int ranks, ncclUniqueId id) {
           ncclAllReduce(&value, &value, 1, ncclInt64, ncclSum, comm, NULL));
   /* The others go on without it. */
   OK(ncclCommShrink(comm, dead, 1, &rest, NULL, NCCL_SHRINK_ABORT));
+  /* What the old one has come to was asked for. */
+  OK(ncclCommGetAsyncError(comm, &state));
+  CHECK(state == ncclSuccess);
+  REFUSED(ncclInvalidUsage, "NCCL_SHRINK_ABORT",
+          ncclAllReduce(&value, &value, 1, ncclInt64, ncclSum, comm, NULL));
+  if (rank == 0) OK(ncclCommFinalize(comm));
   OK(ncclCommDestroy(comm));
   OK(ncclCommCount(rest, &seen));
   CHECK(seen == ranks - 1);
@@ -105,19 +111,25 @@ static void abort_in_a_call(int rank, int ranks, ncclUniqueId id) {
 
 /* Revoked, it takes nothing more, and those who want to go on without one of them. */
 static void revoked(int rank, int ranks, ncclUniqueId id) {
-  ncclComm_t comm, rest, part;
+  ncclComm_t comm, other, rest, part;
   ncclResult_t state;
   int64_t value = 1;
   int excluded[1] = {0};
   OK(ncclCommInitRank(&comm, ranks, id, rank));
   sum(comm);
+  OK(ncclCommSplit(comm, 0, rank, &other, NULL));
   REFUSED(ncclInvalidArgument, "revokeFlags", ncclCommRevoke(comm, 4));
-  OK(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
+  OK(ncclCommFinalize(comm));
+  REFUSED(ncclInvalidArgument, "finalized", ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
+  OK(ncclCommDestroy(comm));
+  OK(ncclCommRevoke(other, NCCL_REVOKE_DEFAULT));
+  comm = other;
   OK(ncclCommGetAsyncError(comm, &state));
   CHECK(state == ncclSuccess);
   REFUSED(ncclInvalidUsage, "revoked",
           ncclAllReduce(&value, &value, 1, ncclInt64, ncclSum, comm, NULL));
-  REFUSED(ncclInvalidUsage, "revoked", ncclCommFinalize(comm));
+  REFUSED(ncclInvalidArgument, "revoked", ncclCommFinalize(comm));
+  REFUSED(ncclInvalidArgument, "revoked before", ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT));
   REFUSED(ncclInvalidUsage, "ncclCommShrink", ncclCommSplit(comm, 0, 0, &part, NULL));
   if (rank != 0) {
     OK(ncclCommShrink(comm, excluded, 1, &rest, NULL, NCCL_SHRINK_DEFAULT));
@@ -125,6 +137,28 @@ static void revoked(int rank, int ranks, ncclUniqueId id) {
     OK(ncclCommDestroy(rest));
   }
   OK(ncclCommDestroy(comm));
+}
+
+/* Ranks of one process, in one group, of which one call cannot be done: nothing is. */
+static void refused_in_a_group(void) {
+  ncclComm_t comms[3];
+  int64_t values[3][8];
+  OK(ncclCommInitAll(comms, 3, NULL));
+  for (int refused = 2; refused >= 0; refused--) {
+    for (int rank = 0; rank < 3; rank++)
+      for (int i = 0; i < 8; i++) values[rank][i] = rank;
+    for (int good = 0; good < 2; good++) {
+      OK(ncclGroupStart());
+      for (int rank = 0; rank < 3; rank++) {
+        int64_t* to = values[rank] + (!good && rank == refused);
+        OK(ncclAllReduce(values[rank], to, 4, ncclInt64, ncclSum, comms[rank], NULL));
+      }
+      if (!good) REFUSED(ncclInvalidArgument, "overlap", ncclGroupEnd());
+    }
+    OK(ncclGroupEnd());
+    for (int rank = 0; rank < 3; rank++) CHECK(values[rank][0] == 3);
+  }
+  for (int rank = 0; rank < 3; rank++) OK(ncclCommDestroy(comms[rank]));
 }
 
 /* Ranks of one process, in one group, one of which disagrees. */
@@ -189,6 +223,7 @@ int main(int argc, char** argv) {
   else if (!strcmp(name, "abort_in_a_thread")) in_threads = 1, threads(3, abort_in_a_call);
   else if (!strcmp(name, "revoke")) processes(3, -1, revoked);
   else if (!strcmp(name, "mismatch_in_a_group")) mismatch_in_a_group();
+  else if (!strcmp(name, "refused_in_a_group")) refused_in_a_group();
   else if (!strcmp(name, "abort_of_a_beginning")) abort_of_a_beginning();
   else if (!strcmp(name, "nobody_comes")) nobody_comes();
   else FAIL("what is %s?", name);

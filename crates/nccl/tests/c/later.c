@@ -1,6 +1,6 @@
 /* Communicators that do not block: calls return ncclInProgress, ncclCommGetAsyncError tells.
  *
- *   later threads|processes|group|by_variable */
+ *   later threads|processes|group|shrinks|grows|by_variable */
 #include "check.h"
 
 static void one_rank(int rank, int ranks, ncclUniqueId id) {
@@ -106,6 +106,92 @@ static void one_group(void) {
   OK(ncclCommAbort(late));
 }
 
+/* Ranks that are left without one go on: a call that waits for it is stopped, which is no error of the old communicator. */
+static void shrinks(int rank, int ranks, ncclUniqueId id) {
+  ncclComm_t comm, rest = NULL, again = NULL;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  int64_t value = 1;
+  int last[1] = {ranks - 1}, first[1] = {0}, seen;
+  config.blocking = 0;
+  EXPECT(ncclInProgress, ncclCommInitRankConfig(&comm, ranks, id, rank, &config));
+  CHECK(settled(comm) == ncclSuccess);
+  if (rank == last[0]) {
+    /* Stays until the others have let it go. */
+    ncclResult_t state = ncclSuccess;
+    while (state == ncclSuccess) {
+      OK(ncclCommGetAsyncError(comm, &state));
+      pause_ms(1);
+    }
+    CHECK(state == ncclRemoteError);
+    OK(ncclCommAbort(comm));
+    return;
+  }
+  EXPECT(ncclInProgress, ncclAllReduce(&value, &value, 1, ncclInt64, ncclSum, comm, NULL));
+  pause_ms(50);
+  EXPECT(ncclInProgress, ncclCommShrink(comm, last, 1, &rest, NULL, NCCL_SHRINK_ABORT));
+  CHECK(settled(comm) == ncclSuccess);
+  CHECK(rest != NULL);
+  OK(ncclCommCount(rest, &seen));
+  CHECK(seen == ranks - 1);
+  value = 1;
+  EXPECT(ncclInProgress, ncclAllReduce(&value, &value, 1, ncclInt64, ncclSum, rest, NULL));
+  CHECK(settled(rest) == ncclSuccess);
+  CHECK(value == ranks - 1);
+  REFUSED(ncclInvalidUsage, "NCCL_SHRINK_ABORT",
+          ncclAllReduce(&value, &value, 1, ncclInt64, ncclSum, comm, NULL));
+  CHECK(settled(comm) == ncclSuccess);
+  OK(ncclCommDestroy(comm));
+  /* One that cannot be shrunk says so, also when it was revoked: the others do not come. */
+  (void)ncclCommRevoke(rest, NCCL_REVOKE_DEFAULT);
+  CHECK(settled(rest) == ncclSuccess);
+  if (rank == 1) {
+    EXPECT(ncclInProgress, ncclCommShrink(rest, first, 1, &again, NULL, NCCL_SHRINK_DEFAULT));
+    CHECK(settled(rest) == ncclRemoteError);
+    CHECK(strstr(ncclGetLastError(NULL), "rank 2"));
+    CHECK(again == NULL);
+  }
+  OK(ncclCommDestroy(rest));
+}
+
+/* One rank more: the handle of the grown one is there at once, to be asked; the old one can be asked too. */
+static ncclUniqueId growth;
+static pthread_barrier_t known;
+
+static void grows(int rank, int ranks, ncclUniqueId id) {
+  ncclComm_t comm = NULL, more = NULL;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  int64_t value = 1;
+  int old = ranks - 1;
+  config.blocking = 0;
+  if (rank != old) {
+    EXPECT(ncclInProgress, ncclCommInitRankConfig(&comm, old, id, rank, &config));
+    CHECK(settled(comm) == ncclSuccess);
+    if (rank == 0) OK(ncclCommGetUniqueId(comm, &growth));
+  }
+  pthread_barrier_wait(&known);
+  EXPECT(ncclInProgress, ncclCommGrow(comm, ranks, comm ? NULL : &growth, comm ? -1 : old, &more, &config));
+  CHECK(more != NULL);
+  if (rank == 1) CHECK(settled(comm) == ncclSuccess);
+  CHECK(settled(more) == ncclSuccess);
+  EXPECT(ncclInProgress, ncclAllReduce(&value, &value, 1, ncclInt64, ncclSum, more, NULL));
+  CHECK(settled(more) == ncclSuccess);
+  CHECK(value == ranks);
+  if (comm) {
+    CHECK(settled(comm) == ncclSuccess);
+    OK(ncclCommDestroy(comm));
+  }
+  /* One that does not come together can be given up by its handle. */
+  if (rank == 0) {
+    ncclComm_t most;
+    EXPECT(ncclInProgress, ncclCommGrow(more, ranks + 1, NULL, -1, &most, NULL));
+    OK(ncclCommAbort(most));
+    OK(ncclCommAbort(more));
+    return;
+  }
+  CHECK(settled(more) == ncclSuccess || settled(more) == ncclRemoteError);
+  OK(ncclCommAbort(more));
+}
+
 static void by_variable(void) {
   ncclComm_t comm;
   ncclUniqueId id;
@@ -123,7 +209,11 @@ int main(int argc, char** argv) {
   if (!strcmp(argv[1], "threads")) threads(3, one_rank);
   else if (!strcmp(argv[1], "processes")) processes(3, -1, one_rank);
   else if (!strcmp(argv[1], "group")) one_group();
-  else if (!strcmp(argv[1], "by_variable")) by_variable();
+  else if (!strcmp(argv[1], "shrinks")) processes(4, -1, shrinks);
+  else if (!strcmp(argv[1], "grows")) {
+    CHECK(pthread_barrier_init(&known, NULL, 3) == 0);
+    threads(3, grows);
+  } else if (!strcmp(argv[1], "by_variable")) by_variable();
   else FAIL("what is %s?", argv[1]);
   return 0;
 }

@@ -152,31 +152,38 @@ static void shrink(int rank, int ranks, ncclUniqueId id) {
   OK(ncclCommDestroy(comm));
 }
 
-/* One rank more than there were: it comes with the last rank's id, through this. */
+/* One rank more than there were: it comes with the id of a rank that is there, through this. Those that are there give the
+ * id or do not, as they like: who asked for it has it. */
 static ncclUniqueId growth;
 static pthread_barrier_t known;
 
 static void grow(int rank, int ranks, ncclUniqueId id) {
   ncclComm_t comm, more;
   int seen, old = ranks - 1;
-  if (rank == old) {
+  if (rank == old) EXPECT(ncclInvalidArgument, ncclCommGrow(NULL, ranks, NULL, rank, &more, NULL));
+  else OK(ncclCommInitRank(&comm, old, id, rank));
+  for (int round = 0; round < 3; round++) {
+    if (rank == 1) OK(ncclCommGetUniqueId(comm, &growth));
     pthread_barrier_wait(&known);
-    EXPECT(ncclInvalidArgument, ncclCommGrow(NULL, ranks, NULL, rank, &more, NULL));
-    OK(ncclCommGrow(NULL, ranks, &growth, rank, &more, NULL));
-  } else {
-    OK(ncclCommInitRank(&comm, old, id, rank));
-    if (rank == 1) {
-      OK(ncclCommGetUniqueId(comm, &growth));
-      pthread_barrier_wait(&known);
+    if (rank == old) {
+      OK(ncclCommGrow(NULL, ranks, &growth, rank, &more, NULL));
+    } else {
+      int gives = round == 0 ? rank == 1 : round == 1;
+      EXPECT(ncclInvalidArgument, ncclCommGrow(comm, old, NULL, -1, &more, NULL));
+      OK(ncclCommGrow(comm, ranks, gives ? &growth : NULL, -1, &more, NULL));
     }
-    EXPECT(ncclInvalidArgument, ncclCommGrow(comm, old, NULL, -1, &more, NULL));
-    OK(ncclCommGrow(comm, ranks, rank == 1 ? &growth : NULL, -1, &more, NULL));
-    OK(ncclCommDestroy(comm));
+    OK(ncclCommUserRank(more, &seen));
+    CHECK(seen == rank);
+    works(more);
+    OK(ncclCommDestroy(more));
+    pthread_barrier_wait(&known);
   }
-  OK(ncclCommUserRank(more, &seen));
-  CHECK(seen == rank);
-  works(more);
-  OK(ncclCommDestroy(more));
+  if (rank == old) return;
+  /* Nobody has asked for an id since. */
+  EXPECT(ncclInvalidUsage, ncclCommGrow(comm, ranks, NULL, -1, &more, NULL));
+  CHECK(more == NULL);
+  works(comm);
+  OK(ncclCommDestroy(comm));
 }
 
 /* Each thread has two communicators, and uses both in one group. */
@@ -387,7 +394,7 @@ int main(int argc, char** argv) {
   else if (!strcmp(name, "several")) threads(RANKS, several);
   else if (!strcmp(name, "messages")) processes(RANKS, -1, messages);
   else if (!strcmp(name, "grow")) {
-    CHECK(pthread_barrier_init(&known, NULL, 2) == 0);
+    CHECK(pthread_barrier_init(&known, NULL, 3) == 0);
     threads(3, grow);
   } else FAIL("what is %s?", name);
   return 0;

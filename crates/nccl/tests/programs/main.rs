@@ -61,9 +61,13 @@ programs! {
     calls_that_do_not_block_in_a_group:
         "later" C99 ["group"], [("RINGWAY_INIT_TIMEOUT", "5s")];
 
+    shrinks_that_do_not_block: "later" C99 ["shrinks"], [("RINGWAY_INIT_TIMEOUT", "5s")];
+    grows_that_do_not_block: "later" Cpp17 ["grows"], [("RINGWAY_INIT_TIMEOUT", "20s")];
+
     a_peer_is_killed_between_calls: "faults" C99 ["killed_peer"], [];
     a_peer_is_killed_in_a_call: "faults" C99 ["killed_in_a_call"], [];
     counts_differ: "faults" C99 ["mismatch"], [];
+    a_call_is_refused_in_a_group: "faults" C99 ["refused_in_a_group"], [];
     counts_differ_in_a_group: "faults" C99 ["mismatch_in_a_group"], [];
     abort_of_a_process_that_waits: "faults" C99 ["abort_in_a_call"], [];
     abort_of_a_thread_that_waits: "faults" C99 ["abort_in_a_thread"], [];
@@ -128,48 +132,46 @@ fn the_variable_says_whether_calls_block() {
     program.run(&["by_variable"], &[("NCCL_COMM_BLOCKING", "0")]);
 }
 
+/// Runs a program on fake GPUs; whether that could be.
+fn on_fake_gpus(name: &str, arguments: &[&str], settings: &[(&str, &str)]) -> bool {
+    let Some(program) = Program::build(name, Standard::C99) else { return false };
+    let Some(fakes::Cuda { driver, nvrtc }) = fakes::cuda() else { return false };
+    let libraries = [
+        ("RINGWAY_CUDA_LIBRARY", driver.to_str().unwrap()),
+        ("RINGWAY_NVRTC_LIBRARY", nvrtc.to_str().unwrap()),
+    ];
+    program.run(arguments, &[&libraries, settings].concat());
+    true
+}
+
 /// Streams have work for pinned memory, which is the host's: on a fake GPU that is slow.
 #[test]
 fn pinned_memory_that_streams_write() {
-    let Some(program) = Program::build("pinned", Standard::C99) else { return };
-    let Some(fakes::Cuda { driver, nvrtc }) = fakes::cuda() else { return };
-    let settings = [
-        ("RINGWAY_CUDA_LIBRARY", driver.to_str().unwrap()),
-        ("RINGWAY_NVRTC_LIBRARY", nvrtc.to_str().unwrap()),
-        ("FAKE_CUDA_SLOW", "0:100000"),
-    ];
-    program.run(&[], &settings);
+    let _ran = on_fake_gpus("pinned", &[], &[("FAKE_CUDA_SLOW", "0:100000")]);
 }
 
 /// Calls of nothing say not where the memory of other ranks is.
 #[test]
 fn calls_of_nothing_meet_those_of_other_ranks() {
-    let Some(program) = Program::build("nothing", Standard::C99) else { return };
-    let Some(fakes::Cuda { driver, nvrtc }) = fakes::cuda() else { return };
-    let settings = [
-        ("RINGWAY_CUDA_LIBRARY", driver.to_str().unwrap()),
-        ("RINGWAY_NVRTC_LIBRARY", nvrtc.to_str().unwrap()),
-        ("RINGWAY_TIMEOUT", "20s"),
-    ];
-    program.run(&[], &settings);
+    let _ran = on_fake_gpus("nothing", &[], &[("RINGWAY_TIMEOUT", "20s")]);
+}
+
+#[test]
+fn several_communicators_on_one_gpu() {
+    let _ran = on_fake_gpus("several", &[], &[]);
 }
 
 /// GPU memory of ranks that do not reach each other's goes by the host, also where a rank has none or dies.
 #[test]
 fn gpu_memory_of_ranks_on_different_hosts() {
-    let Some(program) = Program::build("staged", Standard::C99) else { return };
-    let Some(fakes::Cuda { driver, nvrtc }) = fakes::cuda() else { return };
     for which in ["all", "mixed", "killed"] {
         let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
         let file = folder.join(format!("nccl-staged-{which}.log"));
         let _old = std::fs::remove_file(&file);
-        let settings = [
-            ("RINGWAY_CUDA_LIBRARY", driver.to_str().unwrap()),
-            ("RINGWAY_NVRTC_LIBRARY", nvrtc.to_str().unwrap()),
-            ("NCCL_DEBUG", "INFO"),
-            ("NCCL_DEBUG_FILE", file.to_str().unwrap()),
-        ];
-        program.run(&[which], &settings);
+        let log = [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_FILE", file.to_str().unwrap())];
+        if !on_fake_gpus("staged", &[which], &log) {
+            return;
+        }
         let log = std::fs::read_to_string(&file).unwrap();
         assert!(log.contains("staged through pinned memory"), "{log}");
     }

@@ -153,11 +153,14 @@ impl UniqueId {
 
     /// The one id among what all ranks bring.
     pub(crate) fn only(brought: &[Vec<u8>]) -> Result<Self> {
-        let ids: Vec<&Vec<u8>> = brought.iter().filter(|id| !id.is_empty()).collect();
+        let mut ids: Vec<&Vec<u8>> = brought.iter().filter(|id| !id.is_empty()).collect();
+        ids.sort();
+        ids.dedup();
         match ids[..] {
             [id] => Self::from_bytes(id),
+            [] => Err(Error::usage("no rank brings an id for the new ranks to join by; one must")),
             _ => Err(Error::usage(format!(
-                "{} ranks bring an id for the new ranks to join by; one of them must",
+                "ranks bring {} different ids for the new ranks to join by; there must be one",
                 ids.len()
             ))),
         }

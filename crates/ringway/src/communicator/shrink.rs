@@ -144,7 +144,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// A rank does not exist, this rank is excluded or nobody is, no rank or several ranks bring an id, or the
+    /// A rank does not exist, this rank is excluded or nobody is, no rank brings an id or several bring different ones, or the
     /// others or the new processes do not come in time.
     pub fn replace(&self, excluded: &[Rank], id: Option<&UniqueId>) -> Result<Self> {
         let members = self.remaining(excluded)?;

@@ -69,7 +69,7 @@ impl Communicator {
 
 impl Communicator {
     /// A communicator of these ranks, with the same numbers, and of new ones up to `size`. All ranks
-    /// call it, one of them with an id ([`Communicator::unique_id`]); the new ranks join by the
+    /// call it, one or several of them with one id ([`Communicator::unique_id`]); the new ranks join by the
     /// same id, `size` and their numbers, with [`Communicator::from_unique_id`].
     ///
     /// ```
@@ -87,7 +87,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As for any collective; no rank or several ranks bring an id; the new ranks do not come in time.
+    /// As for any collective; no rank brings an id, or several bring different ones; the new ranks do not come in time.
     pub fn grow(&self, id: Option<&UniqueId>, size: u32) -> Result<Self> {
         if size <= self.size() {
             return Err(Error::argument(format!(
