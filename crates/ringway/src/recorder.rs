@@ -198,6 +198,11 @@ impl Recorder {
         self.enqueued.store(number, Ordering::Release);
     }
 
+    /// The last one was not taken: the next has its number.
+    pub(crate) fn take_back(&self) {
+        self.enqueued.fetch_sub(1, Ordering::Release);
+    }
+
     /// A launch stands still for a rank, by its number as kernels count: modulo 2^32.
     pub(crate) fn wait_launch(&self, number: u32, rank: Rank, waited_us: u64) {
         if let (Some(ring), Some(number)) = (self.launches.get(), self.launch_of(number)) {

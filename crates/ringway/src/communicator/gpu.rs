@@ -221,15 +221,19 @@ impl Communicator {
     ///
     /// # Errors
     /// The communicator has no GPU, or an argument is wrong.
-    pub fn check_enqueue(&self, work: &[DeviceWork]) -> Result<()> {
+    ///
+    /// # Safety
+    /// The streams are alive.
+    #[expect(unsafe_code, reason = "as enqueue: the driver is asked about the streams")]
+    pub unsafe fn check_enqueue(&self, streams: &[Stream], work: &[DeviceWork]) -> Result<()> {
         let translated: Vec<Work<'_>> =
             work.iter().map(|one| self.translate(one)).collect::<Result<_>>()?;
         match self.inner.attached()? {
             Attached::Direct { rank, .. } => {
-                rank.lock().unwrap_or_else(PoisonError::into_inner).check(&translated)
+                rank.lock().unwrap_or_else(PoisonError::into_inner).check(streams, &translated)
             }
             Attached::Staged { rank, .. } => {
-                rank.lock().unwrap_or_else(PoisonError::into_inner).check(&translated)
+                rank.lock().unwrap_or_else(PoisonError::into_inner).check(streams, &translated)
             }
             Attached::Not(why) => Err(no_calls(why)),
         }

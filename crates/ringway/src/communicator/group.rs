@@ -39,8 +39,8 @@ pub struct Group<'a> {
     pub(super) communicator: &'a Communicator,
     pub(super) requests: Vec<Request>,
     pub(super) messages: Vec<MessagePart>,
-    /// Inputs of calls in place that no plan can do in place.
-    pub(super) copies: Vec<Vec<u8>>,
+    /// Which calls, by their number, are in place though no plan can do them so: their inputs are copied when it runs.
+    pub(super) copied: Vec<usize>,
     deadline: Option<Duration>,
     buffers: PhantomData<&'a mut [u8]>,
 }
@@ -52,7 +52,7 @@ impl Communicator {
             communicator: self,
             requests: Vec::new(),
             messages: Vec::new(),
-            copies: Vec::new(),
+            copied: Vec::new(),
             deadline: None,
             buffers: PhantomData,
         }
@@ -127,6 +127,7 @@ impl<'a> Group<'a> {
     /// The ranks' calls differ, a rank died, or the deadline passed.
     pub fn run(mut self) -> Result<()> {
         let messages = self.split_messages();
+        let _until_it_is_over = self.copy_inputs();
         copy_to_self(&messages.0)?;
         self.communicator.run_now(&self.requests, &messages.1, self.deadline)
     }
@@ -151,8 +152,8 @@ impl<'a> Group<'a> {
         done: impl FnOnce(Result<()>) -> Option<Afterwards> + Send + 'static,
     ) -> Result<()> {
         let (to_self, messages) = self.split_messages();
-        let (requests, copies) =
-            (std::mem::take(&mut self.requests), std::mem::take(&mut self.copies));
+        let copies = self.copy_inputs();
+        let requests = std::mem::take(&mut self.requests);
         let deadline = self.deadline;
         let job = move |inner: &Inner| {
             let _until_it_is_over = copies;

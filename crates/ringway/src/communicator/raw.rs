@@ -30,12 +30,9 @@ impl Group<'_> {
         input: *const u8,
         output: *mut u8,
     ) -> Result<()> {
-        let (mut input, output, meeting) = self.communicator.areas_at(call, input, output)?;
+        let (input, output, meeting) = self.communicator.areas_at(call, input, output)?;
         if meeting == Meeting::Copied {
-            // SAFETY: the caller promises that the input can be read.
-            let copy = unsafe { copy_of(input) };
-            input.address = copy.as_ptr().cast_mut();
-            self.copies.push(copy);
+            self.copied.push(self.requests.len());
         }
         self.requests.push(Request { call: call.clone(), input, output });
         Ok(())
@@ -61,6 +58,18 @@ impl Group<'_> {
     /// Until the group has run, `buffer` can be written and nobody else touches it.
     pub unsafe fn recv_raw(&mut self, buffer: *mut u8, bytes: usize, from: Rank) -> Result<()> {
         self.message(Area { address: buffer, bytes }, from, false)
+    }
+
+    /// Copies the inputs that are to be copied: the calls use the copies, as long as they are there.
+    pub(super) fn copy_inputs(&mut self) -> Vec<Vec<u8>> {
+        let copy = |number: usize| {
+            let input = &mut self.requests[number].input;
+            // SAFETY: whoever added the call promises that the input can be read until the group has run.
+            let copy = unsafe { copy_of(*input) };
+            input.address = copy.as_ptr().cast_mut();
+            copy
+        };
+        std::mem::take(&mut self.copied).into_iter().map(copy).collect()
     }
 
     fn message(&mut self, area: Area, peer: Rank, sends: bool) -> Result<()> {

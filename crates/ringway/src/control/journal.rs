@@ -383,6 +383,11 @@ impl Journal {
         self.recorder.enqueue(what, calls);
     }
 
+    /// The launch noted last was refused by the driver.
+    pub(crate) fn take_back_launch(&self) {
+        self.recorder.take_back();
+    }
+
     /// What was enqueued as a launch, by its number as kernels count, where that is remembered: the first call, and how many.
     pub(crate) fn launch(&self, number: u32) -> Option<(Signature, u64)> {
         let record = self.recorder.launch(number)?;

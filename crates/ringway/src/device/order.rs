@@ -78,20 +78,29 @@ impl Order {
         self.seat.take(blocks, self.captures)
     }
 
-    /// The stream to launch on: the first of some, behind what the others have so far and behind the
-    /// launches before.
-    pub(super) fn begin(&mut self, streams: &[Stream]) -> crate::error::Result<Stream> {
+    /// The first of some streams, the others, and whether they are captured. Nothing touches one before: a stream that
+    /// waits for one that is captured is captured itself from then on, and the other way round the capture is broken.
+    pub(super) fn check<'a>(
+        &self,
+        streams: &'a [Stream],
+    ) -> crate::error::Result<(Stream, &'a [Stream], bool)> {
         let Some((&stream, others)) = streams.split_first() else {
             return Err(Error::argument("calls on GPU memory want a stream, and none was given"));
         };
-        self.captures = self.gpu.is_capturing(stream);
-        // Before anything touches one: a stream that waits for one that is captured is captured itself from then on, and
-        // the other way round the capture is broken.
-        if others.iter().any(|other| self.gpu.is_capturing(*other) != self.captures) {
+        let captures = self.gpu.is_capturing(stream);
+        if others.iter().any(|other| self.gpu.is_capturing(*other) != captures) {
             return Err(Error::usage(
                 "some streams of a group of calls are captured and others are not: capture all of them or none",
             ));
         }
+        Ok((stream, others, captures))
+    }
+
+    /// The stream to launch on: the first of some, behind what the others have so far and behind the
+    /// launches before.
+    pub(super) fn begin(&mut self, streams: &[Stream]) -> crate::error::Result<Stream> {
+        let (stream, others, captures) = self.check(streams)?;
+        self.captures = captures;
         if !self.captures {
             let identity = self.gpu.identity(stream);
             if self.is_used && (identity.is_none() || identity != self.last) {

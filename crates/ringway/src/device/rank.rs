@@ -357,14 +357,15 @@ impl DeviceRank {
         Ok(())
     }
 
-    /// Refuses what cannot be done of some work, and launches nothing.
-    pub(crate) fn check(&mut self, work: &[Work<'_>]) -> Result<()> {
+    /// Refuses what cannot be done of some work on some streams, and launches nothing.
+    pub(crate) fn check(&mut self, streams: &[Stream], work: &[Work<'_>]) -> Result<()> {
         let gpu = Arc::clone(&self.gpu);
         let _context = gpu.enter()?;
+        self.order.check(streams)?;
         self.check_here(work)
     }
 
-    /// As [`Self::check`], in the GPU's context. Of a group nothing is launched before: others would wait for the rest.
+    /// Refuses what cannot be done of some work. Of a group nothing is launched before: others would wait for the rest.
     fn check_here(&mut self, work: &[Work<'_>]) -> Result<()> {
         for one in work {
             if let Work::Collective { call, input, output, scalar } = one {
@@ -463,8 +464,9 @@ impl DeviceRank {
             let shape = (blocks, self.kernels.threads(learned.program.kind));
             let function = learned.function;
             (learned.launch.named, learned.launch.names) = self.exports.fresh();
-            launch(&self.gpu, function, shape, stream, &learned.launch)?;
-            self.launched(What::of(call));
+            self.shared.recent.note(What::of(call));
+            let launched = launch(&self.gpu, function, shape, stream, &learned.launch);
+            self.launched(launched)?;
             return Ok(export::copy(&self.gpu, output, to.address, output_bytes, stream)?);
         }
         if !batch.joins(learned, call, buffers) {
@@ -500,19 +502,23 @@ impl DeviceRank {
         (argument.named, argument.names) = self.exports.fresh();
         let blocks = self.order.take(program.parts);
         let shape = (blocks, self.kernels.threads(program.kind));
-        launch(&self.gpu, function, shape, stream, &argument)?;
-        self.launched(what);
-        Ok(())
+        self.shared.recent.note(what);
+        let launched = launch(&self.gpu, function, shape, stream, &argument);
+        self.launched(launched)
     }
 
-    /// Counts a launch. One that the driver refused has no number.
-    fn launched(&mut self, what: What) {
-        self.shared.recent.note(what);
+    /// Counts the launch noted last. One that the driver refused is none.
+    fn launched(
+        &mut self,
+        outcome: std::result::Result<(), Fault>,
+    ) -> std::result::Result<(), Fault> {
+        outcome.inspect_err(|_| self.shared.recent.take_back())?;
         let is_captured = self.order.captures();
         self.exports.launched(is_captured);
         if !is_captured {
             self.shared.launches.fetch_add(1, Ordering::Release);
         }
+        Ok(())
     }
 
     /// What ends its kernels.

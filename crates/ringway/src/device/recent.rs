@@ -82,6 +82,11 @@ impl Recent {
         self.0.enqueue(&what.call, what.calls);
     }
 
+    /// The launch noted last is none: kernels do not count it.
+    pub(super) fn take_back(&self) {
+        self.0.take_back_launch();
+    }
+
     /// A launch has stood still for a rank for so long, up to now by the control plane's clock.
     pub(super) fn waits(&self, number: u32, rank: Rank, waited: Duration, now_ms: u64) {
         let waited_us = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
@@ -126,11 +131,18 @@ mod tests {
         assert_eq!(recent.told(100), ", enqueued for messages, 100 out and 0 in");
         assert_eq!(recent.told(37), ", enqueued for messages, 37 out and 0 in");
         assert_eq!((recent.told(36), recent.told(101), recent.told(0)), Default::default());
+        recent.note(What::messages(7, 7, 8));
+        recent.take_back();
+        assert_eq!(recent.told(101), "");
         let (enqueued, kept) = journal.launches();
-        assert_eq!((enqueued, kept.len(), kept[0].number), (100, 64, 37));
+        assert_eq!((enqueued, kept.len()), (100, 63));
+        recent.note(What::messages(101, 0, 8));
+        assert_eq!(recent.told(101), ", enqueued for messages, 101 out and 0 in");
+        let (enqueued, kept) = journal.launches();
+        assert_eq!((enqueued, kept.len(), kept[0].number), (101, 64, 38));
         assert_eq!(
             (kept[0].collective, kept[0].bytes, kept[0].parts),
-            (Collective::SendRecv, 8, 37)
+            (Collective::SendRecv, 8, 38)
         );
     }
 

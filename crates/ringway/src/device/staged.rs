@@ -327,9 +327,16 @@ impl StagedRank {
         done
     }
 
-    /// Refuses what cannot be done of some work, and does nothing.
-    pub(crate) fn check(&self, work: &[Work<'_>]) -> Result<()> {
-        self.parts(work).map(drop)
+    /// Refuses what cannot be done of some work on some streams, and does nothing.
+    pub(crate) fn check(&self, streams: &[Stream], work: &[Work<'_>]) -> Result<()> {
+        self.parts(work)?;
+        match &self.device {
+            Some(device) if self.without == 0 || !is_on_host(streams, work) => {
+                let _context = device.gpu.enter()?;
+                device.order.check(streams).map(drop)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn parts(&self, work: &[Work<'_>]) -> Result<Vec<Part>> {

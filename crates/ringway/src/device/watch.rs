@@ -144,7 +144,7 @@ fn watch(shared: &Shared, stop: &AtomicBool) {
         } else if let Some(peer) = waits_for {
             shared.recent.waits(launch, peer, since.elapsed(), shared.health.now_ms());
             if !told && since.elapsed() > look {
-                look += LOOK;
+                look = since.elapsed() + LOOK;
                 // One look may meet a wait that is over and not yet taken back.
                 let before = std::mem::replace(&mut seen, shared.vain(launch, peer));
                 if let Some(report) = seen.clone().filter(|_| seen == before) {

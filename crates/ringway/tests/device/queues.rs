@@ -207,7 +207,12 @@ fn calls_of_two_ranks_on_one_stream_are_an_error_at_once() {
 fn calls_on_streams_that_have_the_same_handle_keep_their_order() {
     // More than cards have: launches that meet by the same words.
     const COUNT: usize = 300_000;
+    const TEST: &str = "queues::calls_on_streams_that_have_the_same_handle_keep_their_order";
     let Some(mut config) = config() else { return };
+    // Where no other test takes a handle that is given back.
+    if !is_apart(TEST, &[]) {
+        return;
+    }
     // A call that stands is an error, not a test without an end.
     config.timeout = patience(30);
     world_with(2, &config, |comm| {

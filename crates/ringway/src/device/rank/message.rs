@@ -134,9 +134,9 @@ impl DeviceRank {
         (argument.named, argument.names) = self.exports.fresh();
         let function = self.kernels.get(Kind::Copy)?;
         let shape = (self.order.take(program.parts), self.kernels.threads(Kind::Copy));
-        launch(&self.gpu, function, shape, stream, &argument)?;
-        self.launched(What::messages(out.len(), into.len(), bytes));
-        Ok(())
+        self.shared.recent.note(What::messages(out.len(), into.len(), bytes));
+        let launched = launch(&self.gpu, function, shape, stream, &argument);
+        Ok(self.launched(launched)?)
     }
 }
 
