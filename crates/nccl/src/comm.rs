@@ -69,8 +69,8 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    /// Whether it was stopped so that its ranks can go on: what fails of it is no error.
-    fn is_stopped(self) -> bool {
+    /// Whether it was stopped so that its ranks can go on.
+    pub(crate) fn is_stopped(self) -> bool {
         matches!(self, Self::Revoked | Self::Shrunk)
     }
 }
@@ -85,6 +85,8 @@ struct State {
     waiting: usize,
     /// What runs in the background: calls on a communicator that does not block.
     in_progress: usize,
+    /// It was stopped so that its ranks can go on: that it has failed, with what had begun before, is no error.
+    stopped: bool,
     /// The first error of what ran in the background.
     error: Option<Error>,
     /// Whether the error that `ncclCommGetAsyncError` tells has been written down.
@@ -92,6 +94,12 @@ struct State {
 }
 
 impl State {
+    /// It stops: what is known of it until now is of no interest any more.
+    fn stop(&mut self) {
+        self.stopped = true;
+        (self.error, self.told) = (None, false);
+    }
+
     fn communicator(&self) -> Result<Communicator> {
         self.communicator.clone().ok_or_else(|| match self.phase {
             Phase::Starting => Error::usage("the communicator has not been initialized yet"),
@@ -124,6 +132,7 @@ impl Comm {
                 inside: 0,
                 waiting: 0,
                 in_progress: 0,
+                stopped: false,
                 error: None,
                 told: false,
             }),
@@ -172,11 +181,6 @@ impl Comm {
         self.state().phase
     }
 
-    /// Whether it was stopped so that its ranks can go on.
-    pub(crate) fn is_stopped(&self) -> bool {
-        self.phase().is_stopped()
-    }
-
     /// Refuses calls that may not be made now. A communicator whose ranks are still coming together
     /// takes calls in the same group: they run after that.
     pub(crate) fn check_callable(&self) -> Result<()> {
@@ -223,15 +227,16 @@ impl Comm {
 
     /// Something begins in the background.
     pub(crate) fn begin(self: &Arc<Self>) -> Progress {
-        self.state().in_progress += 1;
+        let mut state = self.state();
+        state.in_progress += 1;
         let outcome = Err(Error::internal("what ran in the background did not come to its end"));
-        Progress { comm: Arc::clone(self), outcome }
+        Progress { comm: Arc::clone(self), after_stop: state.stopped, outcome }
     }
 
     /// What `ncclCommGetAsyncError` says. An error is written down the first time.
     pub(crate) fn async_error(self: &Arc<Self>) -> Code {
         let state = self.state();
-        let (known, is_stopped) = (state.error.clone(), state.phase.is_stopped());
+        let (known, is_stopped) = (state.error.clone(), state.stopped);
         let in_progress = state.in_progress > 0 || is_stopped && state.inside > 0;
         drop(state);
         // Nobody is kept out meanwhile: it may wait for the ranks to agree.
@@ -248,14 +253,14 @@ impl Comm {
         Code::from(&error)
     }
 
-    /// It is about to be shrunk: what became of it before is no longer of interest where it is stopped for that.
-    pub(crate) fn stop_to_shrink(&self, aborts: bool) {
+    /// It is about to be shrunk, and stopped for that where the program says so.
+    pub(crate) fn begin_shrink(&self, stops: bool) {
         let mut state = self.state();
-        if aborts && state.phase == Phase::Ready {
+        if stops && state.phase == Phase::Ready {
             state.phase = Phase::Shrunk;
         }
         if state.phase.is_stopped() {
-            (state.error, state.told) = (None, false);
+            state.stop();
         }
     }
 
@@ -273,7 +278,7 @@ impl Comm {
         let mut state = self.state();
         state.phase = phase;
         if phase.is_stopped() {
-            (state.error, state.told) = (None, false);
+            state.stop();
         }
         let communicator = state.communicator.clone();
         self.tell(state);
@@ -371,6 +376,8 @@ pub(crate) struct Inside {
 #[derive(Debug)]
 pub(crate) struct Progress {
     comm: Arc<Comm>,
+    /// Whether the communicator was stopped before: then it did not end this.
+    after_stop: bool,
     outcome: Result<()>,
 }
 
@@ -378,6 +385,11 @@ impl Progress {
     /// Whether it is that communicator's.
     pub(crate) fn is_of(&self, comm: &Arc<Comm>) -> bool {
         Arc::ptr_eq(&self.comm, comm)
+    }
+
+    /// Whether anybody is told that it failed.
+    pub(crate) fn is_told(&self) -> bool {
+        self.after_stop || !self.comm.state().stopped
     }
 
     /// It is over, and this became of it.
@@ -390,7 +402,10 @@ impl Drop for Progress {
     fn drop(&mut self) {
         let mut state = self.comm.state();
         state.in_progress -= 1;
-        if let Err(error) = &self.outcome {
+        // What the stop ended is no error.
+        if let Err(error) = &self.outcome
+            && (self.after_stop || !state.stopped)
+        {
             state.error.get_or_insert_with(|| error.clone());
         }
         self.comm.tell(state);

@@ -50,6 +50,7 @@ fn add(
     add_task(Task {
         watched: comm,
         new: None,
+        begin: None,
         work: Box::new(move || {
             let watched = Arc::clone(&new);
             let is_given_up = move || watched.phase() != Phase::Starting;
@@ -138,6 +139,7 @@ fn derive(
     parent: &Arc<Comm>,
     out: OutComm,
     settings: Settings,
+    begin: Option<Box<dyn FnOnce() + Send>>,
     make: impl FnOnce(&Communicator) -> Result<Option<Communicator>> + Send + 'static,
 ) -> Result<()> {
     out.put("newcomm", pointer(0))?;
@@ -145,6 +147,7 @@ fn derive(
     add_task(Task {
         watched: Arc::clone(parent),
         new: None,
+        begin,
         work: Box::new(move || {
             let Some(communicator) = made_from(&source, None, make)? else { return Ok(()) };
             // Whoever has given the old one up may have given the place for the handle back too.
@@ -204,7 +207,7 @@ pub(crate) fn split(
         })?)
     };
     let settings = Settings::read(given, &parent.settings)?;
-    derive(parent, out, settings, move |communicator| communicator.split(color, key))
+    derive(parent, out, settings, None, move |communicator| communicator.split(color, key))
 }
 
 /// `ncclCommShrink`.
@@ -218,7 +221,8 @@ pub(crate) fn shrink(
     if !(0..=SHRINK_ABORT).contains(&flags) {
         return Err(Error::argument(format!("shrinkFlags is {flags}; it is 0 or 1")));
     }
-    if flags != SHRINK_ABORT && !parent.is_stopped() {
+    let stops = flags == SHRINK_ABORT;
+    if !stops && !parent.phase().is_stopped() {
         parent.check_callable()?;
     }
     let excluded: Vec<u32> = excluded
@@ -242,17 +246,18 @@ pub(crate) fn shrink(
         )));
     }
     let settings = Settings::read(given, &parent.settings)?;
-    parent.stop_to_shrink(flags == SHRINK_ABORT);
-    derive(parent, out, settings, move |communicator| {
-        if flags == SHRINK_ABORT && communicator.failure().is_none() {
+    let stopped = Arc::clone(parent);
+    let begin = Box::new(move || stopped.begin_shrink(stops));
+    derive(parent, out, settings, Some(begin), move |communicator| {
+        if stops && communicator.failure().is_none() {
             communicator.abort("ncclCommShrink was called with NCCL_SHRINK_ABORT");
         }
         communicator.shrink(&excluded).map(Some)
     })
 }
 
-/// `ncclCommGetUniqueId`: the id by which new ranks come to this communicator. It is kept, as this rank may give none when
-/// the communicator grows.
+/// `ncclCommGetUniqueId`: the id by which new ranks come to this communicator. It is kept until the communicator has
+/// grown, as this rank may give none then.
 pub(crate) fn growth_id(parent: &Arc<Comm>) -> Result<UniqueIdBytes> {
     parent.check_callable()?;
     let id = unique_id()?;
@@ -274,8 +279,7 @@ pub(crate) fn grow(
         Error::argument(format!("nRanks is {size}; it must be more than {}", parent.size))
     })?;
     let settings = Settings::read(given, &parent.settings)?;
-    let kept = parent.growth.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let id = id.or(kept).map(|id| UniqueId::from_bytes(&id.internal)).transpose()?;
+    let id = id.map(|id| UniqueId::from_bytes(&id.internal)).transpose()?;
     let put = move |handle| out.put("newcomm", handle);
     put(pointer(0))?;
     let child = Comm::register((parent.rank, size), parent.device, settings);
@@ -284,12 +288,24 @@ pub(crate) fn grow(
     add_task(Task {
         watched: Arc::clone(parent),
         new: Some(child),
+        begin: None,
         work: Box::new(move || {
-            let grow = |old: &Communicator| old.grow(id.as_ref(), size).map(Some);
-            match made_from(&source, Some(&new), grow).transpose() {
-                Some(joined) => begin(&new, joined),
-                None => Err(Error::internal("a communicator grew without this rank")),
-            }
+            let grow = |old: &Communicator| {
+                let mut given = vec![0_u8; old.size() as usize];
+                old.all_gather(&[u8::from(id.is_some())], &mut given)?;
+                // What was asked for before counts where no rank gives another.
+                let kept = match given.contains(&1) {
+                    true => None,
+                    false => *source.growth.lock().unwrap_or_else(PoisonError::into_inner),
+                };
+                let kept = kept.map(|id| UniqueId::from_bytes(&id.internal)).transpose()?;
+                old.grow(id.as_ref().or(kept.as_ref()), size).map(Some)
+            };
+            let joined = made_from(&source, Some(&new), grow).transpose();
+            let none = || Err(Error::internal("a communicator grew without this rank"));
+            begin(&new, joined.unwrap_or_else(none))?;
+            *source.growth.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            Ok(())
         }),
         undo: Box::new(move || take_back(&gone, put)),
     });

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ringway::{Call, Collective, Error, Result};
 
 use crate::boundary::{contain, report};
-use crate::comm::{Comm, Progress};
+use crate::comm::{Comm, Phase, Progress};
 use crate::operation::{Kind, Operation};
 use crate::submit::{Batch, submit};
 use crate::types::Code;
@@ -23,6 +23,8 @@ pub(crate) struct Task {
     pub(crate) watched: Arc<Comm>,
     /// The new one, where it comes from another and has its handle already.
     pub(crate) new: Option<Arc<Comm>>,
+    /// What comes first when the group happens, on its thread.
+    pub(crate) begin: Option<Box<dyn FnOnce() + Send>>,
     /// Makes it.
     pub(crate) work: Box<dyn FnOnce() -> Result<()> + Send>,
     /// Takes back what was promised for it.
@@ -181,12 +183,55 @@ pub(crate) fn drop_operations(comm: &Arc<Comm>) {
     });
 }
 
+/// What is in the background of the communicators of a group.
+#[derive(Default)]
+struct Background {
+    progress: Vec<Progress>,
+    /// Whether an error of it has been written down.
+    is_reported: bool,
+}
+
+impl Background {
+    fn begin(&mut self, comm: &Arc<Comm>) {
+        if !self.progress.iter().any(|known| known.is_of(comm)) {
+            self.progress.push(comm.begin());
+        }
+    }
+
+    /// What a communicator has there is over.
+    fn end(&mut self, comm: &Arc<Comm>, outcome: &Result<()>) {
+        if let Some(at) = self.progress.iter().position(|one| one.is_of(comm)) {
+            let one = self.progress.swap_remove(at);
+            self.end_one(one, outcome);
+        }
+    }
+
+    /// All is over. Those whose own part was before keep what became of it.
+    fn end_all(&mut self, outcome: &Result<()>) {
+        for one in std::mem::take(&mut self.progress) {
+            self.end_one(one, outcome);
+        }
+    }
+
+    /// An error is written down before anybody can know of it, and read what was the last.
+    fn end_one(&mut self, one: Progress, outcome: &Result<()>) {
+        if let Err(error) = outcome
+            && !self.is_reported
+            && one.is_told()
+        {
+            report(error);
+            self.is_reported = true;
+        }
+        one.end(outcome.clone());
+    }
+}
+
 /// Does what was collected: now, or in the background where the communicators do not block.
-fn happen(pending: Pending) -> Result<Code> {
+fn happen(mut pending: Pending) -> Result<Code> {
     let watched = pending.tasks.iter().map(|task| &task.watched);
     let mut all = watched.chain(pending.batches.iter().map(|batch| &batch.comm));
     let Some(blocking) = all.next().map(|comm| comm.settings.blocking) else {
-        return carry_out(pending, &mut Vec::new()).map(|()| Code::Success);
+        return carry_out(pending, &mut Background::default()).map(|()| Code::Success);
     };
     if all.any(|comm| comm.settings.blocking != blocking) {
         pending.tasks.into_iter().for_each(|task| (task.undo)());
@@ -194,30 +239,27 @@ fn happen(pending: Pending) -> Result<Code> {
             "communicators that block and such that do not are in one group; make two groups of it",
         ));
     }
-    if blocking {
-        return carry_out(pending, &mut Vec::new()).map(|()| Code::Success);
-    }
-    if pending.batches.iter().any(Batch::is_for_this_thread) {
+    if !blocking && pending.batches.iter().any(Batch::is_for_this_thread) {
         pending.tasks.into_iter().for_each(|task| (task.undo)());
         return Err(Error::argument(
             "cudaStreamPerThread is another stream in the thread that works for communicators which do not block; \
              give them a stream of your own",
         ));
     }
-    let mut progress: Vec<Progress> = Vec::new();
+    for begin in pending.tasks.iter_mut().filter_map(|task| task.begin.take()) {
+        begin();
+    }
+    let mut background = Background::default();
+    if blocking {
+        return carry_out(pending, &mut background).map(|()| Code::Success);
+    }
     let watched = pending.tasks.iter().flat_map(|task| task.new.iter().chain([&task.watched]));
     for comm in watched.chain(pending.batches.iter().map(|batch| &batch.comm)) {
-        if !progress.iter().any(|known| known.is_of(comm)) {
-            progress.push(comm.begin());
-        }
+        background.begin(comm);
     }
     let work = move || {
-        let outcome = contain("a group in the background", || carry_out(pending, &mut progress));
-        if let Err(error) = outcome {
-            report(&error);
-            // Those whose own part is over keep what became of it.
-            progress.into_iter().for_each(|one| one.end(Err(error.clone())));
-        }
+        let outcome = contain("a group in the background", || carry_out(pending, &mut background));
+        background.end_all(&outcome);
     };
     let builder = std::thread::Builder::new().name("ringway-async".to_owned());
     let started = builder.spawn(work);
@@ -227,33 +269,30 @@ fn happen(pending: Pending) -> Result<Code> {
 
 /// Does everything and waits for it; the first error. Each communicator that has something in the background is told what
 /// became of it.
-fn carry_out(pending: Pending, progress: &mut Vec<Progress>) -> Result<()> {
+fn carry_out(pending: Pending, background: &mut Background) -> Result<()> {
     let Pending { tasks, mut batches, endings, .. } = pending;
-    let mut end = |comm: &Arc<Comm>, outcome: &Result<()>| {
-        if let Some(at) = progress.iter().position(|one| one.is_of(comm)) {
-            progress.swap_remove(at).end(outcome.clone());
-        }
-    };
     let outcomes = run_all(tasks);
     let mut first = Ok(());
     for (at, Made { watched, new, outcome }) in outcomes.iter().enumerate() {
         first = first.and_then(|()| outcome.clone());
-        let goes_on = outcomes[at + 1..].iter().any(|later| Arc::ptr_eq(&later.watched, watched))
-            || batches.iter().any(|batch| Arc::ptr_eq(&batch.comm, watched));
-        if let Some(new) = new {
-            end(new, outcome);
+        let has_calls = |comm| batches.iter().any(|batch| Arc::ptr_eq(&batch.comm, comm));
+        let has_tasks = outcomes[at + 1..].iter().any(|later| Arc::ptr_eq(&later.watched, watched));
+        let is_failed = outcome.is_err();
+        if let Some(new) = new.as_ref().filter(|new| is_failed || !has_calls(new)) {
+            background.end(new, outcome);
         }
-        if outcome.is_err() || !goes_on {
-            end(watched, outcome);
+        // That the new one was given up is no error of the old one.
+        if new.as_ref().is_some_and(|new| new.phase() == Phase::Aborted) {
+            background.end(watched, &Ok(()));
+        } else if is_failed || !(has_tasks || has_calls(watched)) {
+            background.end(watched, outcome);
         }
     }
     first?;
     let mut first = Ok(());
     let outcomes = submit(&mut batches);
     for (batch, outcome) in batches.iter().zip(outcomes) {
-        // Of one that was stopped on purpose they end that way.
-        let is_told = outcome.is_ok() || !batch.comm.is_stopped();
-        end(&batch.comm, if is_told { &outcome } else { &Ok(()) });
+        background.end(&batch.comm, &outcome);
         first = first.and(outcome);
     }
     first?;

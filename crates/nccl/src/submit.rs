@@ -15,7 +15,7 @@ use ringway::device::Stream;
 use ringway::{Communicator, DeviceWork, Error, Group, Result};
 
 use crate::boundary::contain;
-use crate::comm::Comm;
+use crate::comm::{Comm, Inside};
 use crate::memory::{Memory, current_gpu, memory_of};
 use crate::operation::{Kind, Operation};
 use crate::operator::Factor;
@@ -121,11 +121,17 @@ fn run(batch: &Batch) -> Result<()> {
 /// wait for those whose part was not.
 fn check(batch: &Batch) -> Result<()> {
     contain("a group of calls", || {
-        let inside = batch.comm.enter()?;
-        match batch.place.is_enqueued() {
-            true => inside.communicator.check_enqueue(&batch.work()?),
-            false => batch.group(&inside.communicator)?.check(),
+        let Inside { communicator, .. } = &batch.comm.enter()?;
+        if batch.place.is_enqueued() {
+            // SAFETY: the program promises, by nccl.h, streams that are alive.
+            return unsafe {
+                communicator.check_enqueue(&streams(&batch.operations), &batch.work()?)
+            };
         }
+        if batch.place.is_pinned {
+            wait(communicator, &batch.operations)?;
+        }
+        batch.group(communicator)?.check()
     })
 }
 

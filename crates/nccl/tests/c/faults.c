@@ -36,6 +36,8 @@ static void killed_peer(int rank, int ranks, ncclUniqueId id) {
   REFUSED(ncclInvalidUsage, "NCCL_SHRINK_ABORT",
           ncclAllReduce(&value, &value, 1, ncclInt64, ncclSum, comm, NULL));
   if (rank == 0) OK(ncclCommFinalize(comm));
+  OK(ncclCommGetAsyncError(comm, &state));
+  CHECK(state == ncclSuccess);
   OK(ncclCommDestroy(comm));
   OK(ncclCommCount(rest, &seen));
   CHECK(seen == ranks - 1);

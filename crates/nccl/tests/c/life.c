@@ -142,6 +142,11 @@ static void shrink(int rank, int ranks, ncclUniqueId id) {
   if (rank == 1) {
     REFUSED(ncclInvalidArgument, "is excluded", ncclCommShrink(comm, excluded, 1, &rest, NULL, 0));
   } else {
+    /* Of a group that is refused nothing happens. */
+    OK(ncclGroupStart());
+    OK(ncclCommShrink(comm, excluded, 1, &rest, NULL, NCCL_SHRINK_ABORT));
+    (void)ncclAllReduce(NULL, NULL, 1, ncclInt, ncclSum, comm, NULL);
+    REFUSED(ncclInvalidArgument, "NULL", ncclGroupEnd());
     OK(ncclCommShrink(comm, excluded, 1, &rest, NULL, NCCL_SHRINK_DEFAULT));
     OK(ncclCommUserRank(rest, &seen));
     CHECK(seen == (rank == 0 ? 0 : rank - 1));
@@ -162,13 +167,15 @@ static void grow(int rank, int ranks, ncclUniqueId id) {
   int seen, old = ranks - 1;
   if (rank == old) EXPECT(ncclInvalidArgument, ncclCommGrow(NULL, ranks, NULL, rank, &more, NULL));
   else OK(ncclCommInitRank(&comm, old, id, rank));
-  for (int round = 0; round < 3; round++) {
+  for (int round = 0; round < 4; round++) {
+    /* An id that nobody came by is none that counts. */
+    if (rank == 0 && round == 3) OK(ncclCommGetUniqueId(comm, &id));
     if (rank == 1) OK(ncclCommGetUniqueId(comm, &growth));
     pthread_barrier_wait(&known);
     if (rank == old) {
       OK(ncclCommGrow(NULL, ranks, &growth, rank, &more, NULL));
     } else {
-      int gives = round == 0 ? rank == 1 : round == 1;
+      int gives = round == 1 || (rank == 1 && round != 2);
       EXPECT(ncclInvalidArgument, ncclCommGrow(comm, old, NULL, -1, &more, NULL));
       OK(ncclCommGrow(comm, ranks, gives ? &growth : NULL, -1, &more, NULL));
     }

@@ -2,44 +2,14 @@
  * sent and into what is received. The driver is the one that the library has, a fake.
  *
  *   pinned */
-#include "check.h"
-
-#include <dlfcn.h>
+#include "driver.h"
 
 #define RANKS 2
 #define COUNT 1000
 
-typedef unsigned long long address;
-
-static void* driver;
-
-/* A function of the driver; it ends the program where there is none. */
-static void* find(const char* name) {
-  void* found = dlsym(driver, name);
-  if (!found) FAIL("%s", dlerror());
-  return found;
-}
-
-#define DRIVER(name, types, ...)                             \
-  do {                                                       \
-    int (*call_) types;                                      \
-    int code_;                                               \
-    *(void**)&call_ = find(#name);                           \
-    if ((code_ = call_(__VA_ARGS__)) != 0) FAIL("%s is %d", #name, code_); \
-  } while (0)
-
 #define COPY(target, source) \
   DRIVER(cuMemcpyAsync, (address, address, size_t, void*), (address)(size_t)(target), (address)(size_t)(source), \
          COUNT * sizeof(int), stream)
-
-/* ncclMemAlloc leaves no context behind. */
-static void use_the_driver(void) {
-  void* context;
-  driver = dlopen(getenv("RINGWAY_CUDA_LIBRARY"), RTLD_NOW);
-  if (!driver) FAIL("%s", dlerror());
-  DRIVER(cuDevicePrimaryCtxRetain, (void**, int), &context, 0);
-  DRIVER(cuCtxSetCurrent, (void*), context);
-}
 
 /* What a stream has that ends when it is let go. */
 static volatile int release;
@@ -134,6 +104,18 @@ static void ranks_of_a_thread(void) {
   }
   group(values, comms, (cudaStream_t)2);
   REFUSED(ncclInvalidArgument, "cudaStreamPerThread", ncclGroupEnd());
+  for (int i = 0; i < COUNT; i++) CHECK(values[0][i] == i && values[1][i] == 1 + i);
+  /* The call of one rank is refused when its stream is waited for: the other's must not have begun. */
+  void *captured, *graph;
+  DRIVER(cuStreamCreate, (void**, unsigned), &captured, 1);
+  DRIVER(cuStreamBeginCapture_v2, (void*, int), captured, 1);
+  OK(ncclGroupStart());
+  for (int rank = 0; rank < RANKS; rank++) {
+    cudaStream_t stream = rank == 0 ? NULL : (cudaStream_t)captured;
+    OK(ncclAllReduce(values[rank], values[rank], COUNT, ncclInt, ncclSum, comms[rank], stream));
+  }
+  REFUSED(ncclInvalidUsage, "captured", ncclGroupEnd());
+  DRIVER(cuStreamEndCapture, (void*, void**), captured, &graph);
   for (int i = 0; i < COUNT; i++) CHECK(values[0][i] == i && values[1][i] == 1 + i);
   group(values, comms, NULL);
   OK(ncclGroupEnd());

@@ -2,7 +2,7 @@
  * gives them up.
  *
  *   several */
-#include "check.h"
+#include "driver.h"
 
 #define COUNT 1000
 
@@ -27,6 +27,7 @@ static void body(int rank, int ranks, ncclUniqueId id) {
   int *values, *others, here[COUNT] = {0};
   ncclComm_t comm, second;
   ncclResult_t state;
+  void *captured, *graph;
   OK(ncclCommInitRank(&comm, ranks, id, rank));
   OK(ncclCommSplit(comm, 0, rank, &second, NULL));
   OK(ncclMemAlloc((void**)&values, COUNT * sizeof(int)));
@@ -41,6 +42,13 @@ static void body(int rank, int ranks, ncclUniqueId id) {
     OK(ncclAllReduce(values, values, COUNT, ncclInt, ncclSum, comm, NULL));
     OK(ncclAllReduce(others, others + 1, COUNT, ncclInt, ncclSum, second, NULL));
     REFUSED(ncclInvalidArgument, "overlap", ncclGroupEnd());
+    use_the_driver();
+    DRIVER(cuStreamCreate, (void**, unsigned), &captured, 1);
+    DRIVER(cuStreamBeginCapture_v2, (void*, int), captured, 1);
+    sums(values, others, comm, second);
+    OK(ncclAllReduce(others, others, COUNT, ncclInt, ncclSum, second, (cudaStream_t)captured));
+    REFUSED(ncclInvalidUsage, "captured", ncclGroupEnd());
+    DRIVER(cuStreamEndCapture, (void*, void**), captured, &graph);
   }
   sums(values, others, comm, second);
   OK(ncclGroupEnd());

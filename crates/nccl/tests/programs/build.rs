@@ -125,6 +125,10 @@ impl Program {
                 command.env_remove(name);
             }
         }
+        // What a GPU there may be does is for programs that name a fake one.
+        if !settings.iter().any(|(name, _)| *name == "RINGWAY_CUDA_LIBRARY") {
+            command.env("RINGWAY_GPU", "0");
+        }
         command.args(arguments).envs(settings.iter().copied()).stdin(Stdio::null());
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
