@@ -225,12 +225,13 @@ impl Comm {
         Ok(Inside { communicator, _counted: Counted(Arc::clone(self)) })
     }
 
-    /// Something begins in the background.
-    pub(crate) fn begin(self: &Arc<Self>) -> Progress {
+    /// Something begins in the background: a shrink, which goes on where the communicator is stopped, or something else.
+    pub(crate) fn begin(self: &Arc<Self>, shrinks: bool) -> Progress {
         let mut state = self.state();
         state.in_progress += 1;
         let outcome = Err(Error::internal("what ran in the background did not come to its end"));
-        Progress { comm: Arc::clone(self), after_stop: state.stopped, outcome }
+        let outlives_stop = shrinks || state.stopped;
+        Progress { comm: Arc::clone(self), outlives_stop, outcome }
     }
 
     /// What `ncclCommGetAsyncError` says. An error is written down the first time.
@@ -244,10 +245,16 @@ impl Comm {
             true => None,
             false => self.enter().ok()?.communicator.failure(),
         };
-        let Some(error) = known.or_else(failure) else {
+        let of_ranks = if known.is_none() { failure() } else { None };
+        let mut state = self.state();
+        // It may have been stopped meanwhile, or told.
+        let of_ranks = of_ranks.filter(|_| !state.stopped);
+        let Some(error) = known.or(of_ranks) else {
             return if in_progress { Code::InProgress } else { Code::Success };
         };
-        if !std::mem::replace(&mut self.state().told, true) {
+        let told = std::mem::replace(&mut state.told, true);
+        drop(state);
+        if !told {
             boundary::report(&error);
         }
         Code::from(&error)
@@ -376,8 +383,8 @@ pub(crate) struct Inside {
 #[derive(Debug)]
 pub(crate) struct Progress {
     comm: Arc<Comm>,
-    /// Whether the communicator was stopped before: then it did not end this.
-    after_stop: bool,
+    /// Whether it fails for reasons of its own even where the communicator was stopped.
+    outlives_stop: bool,
     outcome: Result<()>,
 }
 
@@ -389,7 +396,7 @@ impl Progress {
 
     /// Whether anybody is told that it failed.
     pub(crate) fn is_told(&self) -> bool {
-        self.after_stop || !self.comm.state().stopped
+        self.outlives_stop || !self.comm.state().stopped
     }
 
     /// It is over, and this became of it.
@@ -404,7 +411,7 @@ impl Drop for Progress {
         state.in_progress -= 1;
         // What the stop ended is no error.
         if let Err(error) = &self.outcome
-            && (self.after_stop || !state.stopped)
+            && (self.outlives_stop || !state.stopped)
         {
             state.error.get_or_insert_with(|| error.clone());
         }
@@ -430,7 +437,7 @@ mod tests {
     #[test]
     fn who_waits_is_told() {
         let comm = Comm::register((0, 1), 0, Settings::default());
-        let progress = comm.begin();
+        let progress = comm.begin(false);
         thread::scope(|scope| {
             let waiting = scope.spawn(|| comm.wait_idle(Duration::from_secs(60)));
             let end = Instant::now() + Duration::from_secs(30);

@@ -50,7 +50,7 @@ fn add(
     add_task(Task {
         watched: comm,
         new: None,
-        begin: None,
+        shrinks: None,
         work: Box::new(move || {
             let watched = Arc::clone(&new);
             let is_given_up = move || watched.phase() != Phase::Starting;
@@ -139,7 +139,7 @@ fn derive(
     parent: &Arc<Comm>,
     out: OutComm,
     settings: Settings,
-    begin: Option<Box<dyn FnOnce() + Send>>,
+    shrinks: Option<bool>,
     make: impl FnOnce(&Communicator) -> Result<Option<Communicator>> + Send + 'static,
 ) -> Result<()> {
     out.put("newcomm", pointer(0))?;
@@ -147,7 +147,7 @@ fn derive(
     add_task(Task {
         watched: Arc::clone(parent),
         new: None,
-        begin,
+        shrinks,
         work: Box::new(move || {
             let Some(communicator) = made_from(&source, None, make)? else { return Ok(()) };
             // Whoever has given the old one up may have given the place for the handle back too.
@@ -246,9 +246,7 @@ pub(crate) fn shrink(
         )));
     }
     let settings = Settings::read(given, &parent.settings)?;
-    let stopped = Arc::clone(parent);
-    let begin = Box::new(move || stopped.begin_shrink(stops));
-    derive(parent, out, settings, Some(begin), move |communicator| {
+    derive(parent, out, settings, Some(stops), move |communicator| {
         if stops && communicator.failure().is_none() {
             communicator.abort("ncclCommShrink was called with NCCL_SHRINK_ABORT");
         }
@@ -256,8 +254,8 @@ pub(crate) fn shrink(
     })
 }
 
-/// `ncclCommGetUniqueId`: the id by which new ranks come to this communicator. It is kept until the communicator has
-/// grown, as this rank may give none then.
+/// `ncclCommGetUniqueId`: the id by which new ranks come to this communicator. It is kept until the communicator
+/// grows, as this rank may give none then.
 pub(crate) fn growth_id(parent: &Arc<Comm>) -> Result<UniqueIdBytes> {
     parent.check_callable()?;
     let id = unique_id()?;
@@ -288,24 +286,15 @@ pub(crate) fn grow(
     add_task(Task {
         watched: Arc::clone(parent),
         new: Some(child),
-        begin: None,
+        shrinks: None,
         work: Box::new(move || {
-            let grow = |old: &Communicator| {
-                let mut given = vec![0_u8; old.size() as usize];
-                old.all_gather(&[u8::from(id.is_some())], &mut given)?;
-                // What was asked for before counts where no rank gives another.
-                let kept = match given.contains(&1) {
-                    true => None,
-                    false => *source.growth.lock().unwrap_or_else(PoisonError::into_inner),
-                };
-                let kept = kept.map(|id| UniqueId::from_bytes(&id.internal)).transpose()?;
-                old.grow(id.as_ref().or(kept.as_ref()), size).map(Some)
-            };
+            // Used now, whatever comes of it.
+            let kept = source.growth.lock().unwrap_or_else(PoisonError::into_inner).take();
+            let kept = kept.map(|id| UniqueId::from_bytes(&id.internal)).transpose()?;
+            let grow = |old: &Communicator| old.grow_or(id.as_ref(), kept.as_ref(), size).map(Some);
             let joined = made_from(&source, Some(&new), grow).transpose();
             let none = || Err(Error::internal("a communicator grew without this rank"));
-            begin(&new, joined.unwrap_or_else(none))?;
-            *source.growth.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            Ok(())
+            begin(&new, joined.unwrap_or_else(none))
         }),
         undo: Box::new(move || take_back(&gone, put)),
     });

@@ -23,8 +23,8 @@ pub(crate) struct Task {
     pub(crate) watched: Arc<Comm>,
     /// The new one, where it comes from another and has its handle already.
     pub(crate) new: Option<Arc<Comm>>,
-    /// What comes first when the group happens, on its thread.
-    pub(crate) begin: Option<Box<dyn FnOnce() + Send>>,
+    /// Where it shrinks the watched one: whether that is stopped for it when the group happens.
+    pub(crate) shrinks: Option<bool>,
     /// Makes it.
     pub(crate) work: Box<dyn FnOnce() -> Result<()> + Send>,
     /// Takes back what was promised for it.
@@ -192,9 +192,10 @@ struct Background {
 }
 
 impl Background {
-    fn begin(&mut self, comm: &Arc<Comm>) {
+    /// A communicator has something of the group there.
+    fn begin(&mut self, comm: &Arc<Comm>, shrinks: bool) {
         if !self.progress.iter().any(|known| known.is_of(comm)) {
-            self.progress.push(comm.begin());
+            self.progress.push(comm.begin(shrinks));
         }
     }
 
@@ -227,7 +228,7 @@ impl Background {
 }
 
 /// Does what was collected: now, or in the background where the communicators do not block.
-fn happen(mut pending: Pending) -> Result<Code> {
+fn happen(pending: Pending) -> Result<Code> {
     let watched = pending.tasks.iter().map(|task| &task.watched);
     let mut all = watched.chain(pending.batches.iter().map(|batch| &batch.comm));
     let Some(blocking) = all.next().map(|comm| comm.settings.blocking) else {
@@ -246,8 +247,10 @@ fn happen(mut pending: Pending) -> Result<Code> {
              give them a stream of your own",
         ));
     }
-    for begin in pending.tasks.iter_mut().filter_map(|task| task.begin.take()) {
-        begin();
+    for task in &pending.tasks {
+        if let Some(stops) = task.shrinks {
+            task.watched.begin_shrink(stops);
+        }
     }
     let mut background = Background::default();
     if blocking {
@@ -255,7 +258,8 @@ fn happen(mut pending: Pending) -> Result<Code> {
     }
     let watched = pending.tasks.iter().flat_map(|task| task.new.iter().chain([&task.watched]));
     for comm in watched.chain(pending.batches.iter().map(|batch| &batch.comm)) {
-        background.begin(comm);
+        let shrinks = |task: &Task| task.shrinks.is_some() && Arc::ptr_eq(&task.watched, comm);
+        background.begin(comm, pending.tasks.iter().any(shrinks));
     }
     let work = move || {
         let outcome = contain("a group in the background", || carry_out(pending, &mut background));
@@ -277,14 +281,16 @@ fn carry_out(pending: Pending, background: &mut Background) -> Result<()> {
         first = first.and_then(|()| outcome.clone());
         let has_calls = |comm| batches.iter().any(|batch| Arc::ptr_eq(&batch.comm, comm));
         let has_tasks = outcomes[at + 1..].iter().any(|later| Arc::ptr_eq(&later.watched, watched));
+        let goes_on = has_tasks || has_calls(watched);
         let is_failed = outcome.is_err();
         if let Some(new) = new.as_ref().filter(|new| is_failed || !has_calls(new)) {
             background.end(new, outcome);
         }
-        // That the new one was given up is no error of the old one.
-        if new.as_ref().is_some_and(|new| new.phase() == Phase::Aborted) {
+        let is_given_up = |new: &Arc<Comm>| new.phase() != Phase::Starting;
+        if is_failed && !goes_on && new.as_ref().is_some_and(is_given_up) {
+            // That is no error of the old one, which has nothing else in the group.
             background.end(watched, &Ok(()));
-        } else if is_failed || !(has_tasks || has_calls(watched)) {
+        } else if is_failed || !goes_on {
             background.end(watched, outcome);
         }
     }

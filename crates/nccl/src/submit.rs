@@ -49,6 +49,11 @@ impl Place {
         self.on_device || self.is_mixed
     }
 
+    /// Whether streams are waited for first.
+    fn waits(self) -> bool {
+        self.is_pinned && !self.on_device
+    }
+
     /// Whether streams mean something.
     fn uses_streams(self) -> bool {
         self.is_enqueued() || self.is_pinned
@@ -107,7 +112,7 @@ fn run(batch: &Batch) -> Result<()> {
     contain("a group of calls", || {
         ringway::log::set_thread_rank(batch.comm.rank);
         let inside = batch.comm.enter()?;
-        if batch.place.is_pinned && !batch.place.on_device {
+        if batch.place.waits() {
             wait(&inside.communicator, &batch.operations)?;
         }
         match batch.place.is_enqueued() {
@@ -122,14 +127,14 @@ fn run(batch: &Batch) -> Result<()> {
 fn check(batch: &Batch) -> Result<()> {
     contain("a group of calls", || {
         let Inside { communicator, .. } = &batch.comm.enter()?;
+        if batch.place.waits() {
+            wait(communicator, &batch.operations)?;
+        }
         if batch.place.is_enqueued() {
             // SAFETY: the program promises, by nccl.h, streams that are alive.
             return unsafe {
                 communicator.check_enqueue(&streams(&batch.operations), &batch.work()?)
             };
-        }
-        if batch.place.is_pinned {
-            wait(communicator, &batch.operations)?;
         }
         batch.group(communicator)?.check()
     })

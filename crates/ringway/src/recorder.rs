@@ -198,7 +198,8 @@ impl Recorder {
         self.enqueued.store(number, Ordering::Release);
     }
 
-    /// The last one was not taken: the next has its number.
+    /// The last one was not taken: the next has its number, and its place. Whoever reads that one meanwhile may take words of
+    /// both for one.
     pub(crate) fn take_back(&self) {
         self.enqueued.fetch_sub(1, Ordering::Release);
     }

@@ -189,15 +189,19 @@ static void grows(int rank, int ranks, ncclUniqueId id) {
     CHECK(settled(comm) == ncclSuccess);
     OK(ncclCommDestroy(comm));
   }
-  /* One that does not come together can be given up by its handle. */
-  if (rank == 0) {
-    ncclComm_t most;
-    EXPECT(ncclInProgress, ncclCommGrow(more, ranks + 1, NULL, -1, &most, NULL));
-    OK(ncclCommAbort(most));
-    OK(ncclCommAbort(more));
-    return;
-  }
-  CHECK(settled(more) == ncclSuccess || settled(more) == ncclRemoteError);
+  /* One that does not come together can be given up by its handle. What the old one has in the same group does not happen,
+     and is not told as done. */
+  pthread_barrier_wait(&known);
+  ncclComm_t most;
+  if (rank == 0) OK(ncclCommGetUniqueId(more, &growth));
+  OK(ncclGroupStart());
+  OK(ncclCommGrow(more, ranks + 1, NULL, -1, &most, NULL));
+  if (rank != 2) OK(ncclAllReduce(&value, &value, 1, ncclInt64, ncclSum, more, NULL));
+  EXPECT(ncclInProgress, ncclGroupEnd());
+  pause_ms(300);
+  OK(ncclCommAbort(most));
+  ncclResult_t end = settled(more);
+  CHECK(rank == 2 || end != ncclSuccess);
   OK(ncclCommAbort(more));
 }
 

@@ -2,7 +2,7 @@
  * "GPU memory" is that of a fake driver, which the processor can read and write.
  *
  *   staged all|mixed|killed       with `mixed` rank 0 has no GPU; with `killed` rank 1 dies */
-#include "check.h"
+#include "driver.h"
 
 #define RANKS 3
 #define COUNT 100000
@@ -35,6 +35,25 @@ static void body(int rank, int ranks, ncclUniqueId id) {
     CHECK(ncclAllReduce(here, output, 4, ncclInt, ncclSum, comm, NULL) == ncclInvalidUsage);
     CHECK(strstr(ncclGetLastError(comm), "another in the host's") != NULL);
     CHECK(ncclAllReduce(input, here, 4, ncclInt, ncclSum, comm, NULL) == ncclInvalidUsage);
+  }
+  if (mixed) {
+    /* Of a group of two communicators nothing is done where the call on the second is refused. */
+    ncclComm_t second;
+    OK(ncclCommSplit(comm, 0, rank, &second, NULL));
+    if (rank == 1) {
+      void *captured, *graph;
+      int* pinned;
+      use_the_driver();
+      DRIVER(cuMemHostAlloc, (void**, size_t, unsigned), (void**)&pinned, COUNT * sizeof(int), 0);
+      DRIVER(cuStreamCreate, (void**, unsigned), &captured, 1);
+      DRIVER(cuStreamBeginCapture_v2, (void*, int), captured, 1);
+      OK(ncclGroupStart());
+      OK(ncclAllReduce(input, output, COUNT, ncclInt, ncclSum, comm, NULL));
+      OK(ncclAllReduce(pinned, pinned, COUNT, ncclInt, ncclSum, second, (cudaStream_t)captured));
+      REFUSED(ncclInvalidUsage, "captured", ncclGroupEnd());
+      DRIVER(cuStreamEndCapture, (void*, void**), captured, &graph);
+    }
+    OK(ncclCommDestroy(second));
   }
   OK(ncclAllReduce(input, output, COUNT, ncclInt, ncclSum, comm, NULL));
   for (int i = 0; i < COUNT; i++) arrives(&output[i], ranks * i + ranks * (ranks - 1) / 2);

@@ -33,6 +33,9 @@ use crate::error::{Error, Result};
 
 /// Bytes of a unique id.
 pub const UNIQUE_ID_BYTES: usize = 128;
+
+/// Behind an id that counts where no rank has another.
+const KEPT: u8 = 1;
 const MAGIC: [u8; 4] = *b"RNGU";
 const VERSION: u16 = 1;
 const ADDRESSES_MAX: usize = 4;
@@ -151,10 +154,24 @@ impl UniqueId {
         &self.bytes
     }
 
+    /// What a rank brings for others: an id, or one that counts where no rank has another, or nothing.
+    pub(crate) fn brought(id: Option<&Self>, kept: Option<&Self>) -> Vec<u8> {
+        match (id, kept) {
+            (Some(id), _) => id.bytes.to_vec(),
+            (None, Some(kept)) => [&kept.bytes[..], &[KEPT]].concat(),
+            (None, None) => Vec::new(),
+        }
+    }
+
     /// The one id among what all ranks bring.
     pub(crate) fn only(brought: &[Vec<u8>]) -> Result<Self> {
-        let mut ids: Vec<&Vec<u8>> = brought.iter().filter(|id| !id.is_empty()).collect();
-        ids.sort();
+        let given = brought.iter().map(Vec::as_slice).filter(|id| !id.is_empty());
+        let (kept, mut ids): (Vec<_>, Vec<_>) =
+            given.partition(|id| id.len() == UNIQUE_ID_BYTES + 1 && id.ends_with(&[KEPT]));
+        if ids.is_empty() {
+            ids = kept.into_iter().map(|id| &id[..UNIQUE_ID_BYTES]).collect();
+        }
+        ids.sort_unstable();
         ids.dedup();
         match ids[..] {
             [id] => Self::from_bytes(id),
@@ -307,6 +324,32 @@ impl FromStr for UniqueId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn of_all_that_ranks_bring_one_id_counts() {
+        let id = |number| {
+            let address = "192.0.2.2".parse().unwrap();
+            UniqueId::encode(&Key::from_bytes([number; 32]), 42, 4711, &[address])
+        };
+        let (one, other) = (id(1), id(2));
+        let only = |all: &[(Option<&UniqueId>, Option<&UniqueId>)]| {
+            let brought: Vec<_> =
+                all.iter().map(|(id, kept)| UniqueId::brought(*id, *kept)).collect();
+            UniqueId::only(&brought).map_err(|error| error.to_string())
+        };
+        assert_eq!(only(&[(None, None), (Some(&one), None)]), Ok(one));
+        assert_eq!(only(&[(Some(&one), Some(&other)), (Some(&one), None)]), Ok(one));
+        assert_eq!(only(&[(None, Some(&other)), (Some(&one), None), (None, None)]), Ok(one));
+        assert_eq!(only(&[(None, Some(&other)), (None, None)]), Ok(other));
+        let none = only(&[(None, None), (None, None)]).unwrap_err();
+        assert!(none.contains("no rank brings an id"), "{none}");
+        for two in
+            [[(Some(&one), None), (Some(&other), None)], [(None, Some(&one)), (None, Some(&other))]]
+        {
+            let error = only(&two).unwrap_err();
+            assert!(error.contains("2 different ids"), "{error}");
+        }
+    }
 
     #[test]
     fn survives_text_and_notices_damage() {

@@ -160,7 +160,7 @@ impl Communicator {
         let (session, arrivals) = (&desk.engine.session, &desk.engine.arrivals);
         let occasion = (Occasion::Replace, &members[..]);
         let mut meeting = Meeting::open(session, arrivals, occasion, deadline)?;
-        let brought = meeting.all_gather(id.map_or(&[], |id| id.as_bytes()))?;
+        let brought = meeting.all_gather(&UniqueId::brought(id, None))?;
         // Nobody goes on alone: all know that all have heard of the id.
         let completed = meeting.all_gather(&desk.engine.sequence.to_le_bytes())?;
         let progress = Progress::of(&completed)?;

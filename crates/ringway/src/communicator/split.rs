@@ -89,13 +89,26 @@ impl Communicator {
     /// # Errors
     /// As for any collective; no rank brings an id, or several bring different ones; the new ranks do not come in time.
     pub fn grow(&self, id: Option<&UniqueId>, size: u32) -> Result<Self> {
+        self.grow_or(id, None, size)
+    }
+
+    /// As [`Communicator::grow`], by an id that ranks have `kept` where no rank brings another.
+    ///
+    /// # Errors
+    /// As for [`Communicator::grow`].
+    pub fn grow_or(
+        &self,
+        id: Option<&UniqueId>,
+        kept: Option<&UniqueId>,
+        size: u32,
+    ) -> Result<Self> {
         if size <= self.size() {
             return Err(Error::argument(format!(
                 "{} ranks cannot grow to {size}; it must be more",
                 self.size()
             )));
         }
-        let id = UniqueId::only(&self.all_gather_blobs(id.map_or(&[], |id| id.as_bytes()))?)?;
+        let id = UniqueId::only(&self.all_gather_blobs(&UniqueId::brought(id, kept))?)?;
         Self::from_unique_id(&id, self.rank(), size, self.inner.config.clone())
     }
 }
