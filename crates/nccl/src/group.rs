@@ -214,7 +214,7 @@ impl Background {
         }
     }
 
-    /// An error is written down before anybody can know of it, and read what was the last.
+    /// An error is written down before the communicator tells it: it must not come behind what the program is told next.
     fn end_one(&mut self, one: Progress, outcome: &Result<()>) {
         if let Err(error) = outcome
             && !self.is_reported
