@@ -66,17 +66,9 @@ impl Place {
 /// else until the group is over.
 pub(crate) fn submit(batches: &mut [Batch]) -> Vec<Result<()>> {
     batches.iter_mut().for_each(Batch::find);
-    if batches.len() > 1
-        && let Some(error) = batches.iter().find_map(|batch| check(batch).err())
-    {
-        return batches.iter().map(|_| Err(error.clone())).collect();
-    }
     // What only enqueues needs no threads; a rank without a GPU among those with one waits.
     if batches.iter().all(|batch| batch.place.on_device && !batch.place.is_mixed) {
-        let on_device = |batch: &Batch| {
-            contain("a group of calls", || enqueue(&batch.comm.enter()?.communicator, batch))
-        };
-        return batches.iter().map(on_device).collect();
+        return enqueue_all(batches);
     }
     let Some((first, others)) = batches.split_first() else { return Vec::new() };
     if others.is_empty() {
@@ -88,7 +80,10 @@ pub(crate) fn submit(batches: &mut [Batch]) -> Vec<Result<()>> {
             "cudaStreamPerThread is another stream in the threads that work for the communicators of a group; \
              give them streams of your own",
         );
-        return batches.iter().map(|_| Err(error.clone())).collect();
+        return refuse(batches, &error);
+    }
+    if let Some(error) = batches.iter().find_map(|batch| check(batch).err()) {
+        return refuse(batches, &error);
     }
     std::thread::scope(|scope| {
         let threads: Vec<std::io::Result<ScopedJoinHandle<'_, Result<()>>>> = others
@@ -252,6 +247,40 @@ fn enqueue(communicator: &Communicator, batch: &Batch) -> Result<()> {
     // SAFETY: the program promises, by nccl.h, buffers that are valid until the stream has come past the
     // calls, and streams that are alive.
     unsafe { communicator.enqueue(&streams(&batch.operations), &work) }
+}
+
+/// Puts operations of communicators on their streams; none where some are refused.
+fn enqueue_all(batches: &[Batch]) -> Vec<Result<()>> {
+    if let [batch] = batches {
+        return vec![contain("a group of calls", || {
+            enqueue(&batch.comm.enter()?.communicator, batch)
+        })];
+    }
+    let prepare = |batch: &Batch| {
+        contain("a group of calls", || {
+            let (streams, work) = (streams(&batch.operations), batch.work()?);
+            // SAFETY: as for `enqueue`.
+            unsafe { batch.comm.enter()?.communicator.check_enqueue(&streams, &work) }?;
+            Ok((streams, work))
+        })
+    };
+    let prepared: Vec<_> = match batches.iter().map(prepare).collect() {
+        Ok(prepared) => prepared,
+        Err(error) => return refuse(batches, &error),
+    };
+    // A communicator is entered for its own part alone: one that is given up waits for no other's.
+    let enqueue = |(batch, (streams, work)): (&Batch, (Vec<Stream>, Vec<DeviceWork>))| {
+        contain("a group of calls", || {
+            // SAFETY: as for `enqueue`.
+            unsafe { batch.comm.enter()?.communicator.enqueue(&streams, &work) }
+        })
+    };
+    batches.iter().zip(prepared).map(enqueue).collect()
+}
+
+/// Of a group nothing was done.
+fn refuse(batches: &[Batch], error: &Error) -> Vec<Result<()>> {
+    batches.iter().map(|_| Err(error.clone())).collect()
 }
 
 /// Adds an operation on host memory.

@@ -197,8 +197,7 @@ impl Communicator {
     #[expect(unsafe_code, reason = "kernels use the addresses later")]
     pub unsafe fn enqueue(&self, streams: &[Stream], work: &[DeviceWork]) -> Result<()> {
         self.inner.check_health().inspect_err(|error| self.inner.failed(error))?;
-        let translated: Vec<Work<'_>> =
-            work.iter().map(|one| self.translate(one)).collect::<Result<_>>()?;
+        let translated = self.translate_all(work)?;
         let outcome = match self.inner.attached()? {
             Attached::Direct { rank, .. } => {
                 rank.lock().unwrap_or_else(PoisonError::into_inner).enqueue(streams, &translated)
@@ -226,8 +225,7 @@ impl Communicator {
     /// The streams are alive.
     #[expect(unsafe_code, reason = "as enqueue: the driver is asked about the streams")]
     pub unsafe fn check_enqueue(&self, streams: &[Stream], work: &[DeviceWork]) -> Result<()> {
-        let translated: Vec<Work<'_>> =
-            work.iter().map(|one| self.translate(one)).collect::<Result<_>>()?;
+        let translated = self.translate_all(work)?;
         match self.inner.attached()? {
             Attached::Direct { rank, .. } => {
                 rank.lock().unwrap_or_else(PoisonError::into_inner).check(streams, &translated)
@@ -266,6 +264,15 @@ impl Communicator {
         self.inner.gpu_failure().map_or(Ok(()), Err)
     }
 
+    fn translate_all<'a>(&self, work: &'a [DeviceWork]) -> Result<Translated<'a>> {
+        Ok(match work {
+            [one] => Translated::One([self.translate(one)?]),
+            _ => {
+                Translated::Many(work.iter().map(|one| self.translate(one)).collect::<Result<_>>()?)
+            }
+        })
+    }
+
     fn translate<'a>(&self, work: &'a DeviceWork) -> Result<Work<'a>> {
         let exists = |peer: Rank| match peer < self.size() {
             true => Ok(peer),
@@ -298,6 +305,23 @@ impl Communicator {
                 bytes: *bytes,
             },
         })
+    }
+}
+
+/// Work for the device layer. Most often it is one call, for which no memory is taken.
+enum Translated<'a> {
+    One([Work<'a>; 1]),
+    Many(Vec<Work<'a>>),
+}
+
+impl<'a> std::ops::Deref for Translated<'a> {
+    type Target = [Work<'a>];
+
+    fn deref(&self) -> &Self::Target {
+        match self {
+            Self::One(work) => work,
+            Self::Many(work) => work,
+        }
     }
 }
 

@@ -78,29 +78,30 @@ impl Order {
         self.seat.take(blocks, self.captures)
     }
 
-    /// The first of some streams, the others, and whether they are captured. Nothing touches one before: a stream that
+    /// The first of some streams, and the others, which are captured if it is. Nothing touches one before: a stream that
     /// waits for one that is captured is captured itself from then on, and the other way round the capture is broken.
     pub(super) fn check<'a>(
         &self,
         streams: &'a [Stream],
-    ) -> crate::error::Result<(Stream, &'a [Stream], bool)> {
+    ) -> crate::error::Result<(Stream, &'a [Stream])> {
         let Some((&stream, others)) = streams.split_first() else {
             return Err(Error::argument("calls on GPU memory want a stream, and none was given"));
         };
-        let captures = self.gpu.is_capturing(stream);
-        if others.iter().any(|other| self.gpu.is_capturing(*other) != captures) {
+        let is_captured = |stream: &Stream| self.gpu.is_capturing(*stream);
+        if !others.is_empty() && streams.iter().any(is_captured) && !streams.iter().all(is_captured)
+        {
             return Err(Error::usage(
                 "some streams of a group of calls are captured and others are not: capture all of them or none",
             ));
         }
-        Ok((stream, others, captures))
+        Ok((stream, others))
     }
 
     /// The stream to launch on: the first of some, behind what the others have so far and behind the
     /// launches before.
     pub(super) fn begin(&mut self, streams: &[Stream]) -> crate::error::Result<Stream> {
-        let (stream, others, captures) = self.check(streams)?;
-        self.captures = captures;
+        let (stream, others) = self.check(streams)?;
+        self.captures = self.gpu.is_capturing(stream);
         if !self.captures {
             let identity = self.gpu.identity(stream);
             if self.is_used && (identity.is_none() || identity != self.last) {
