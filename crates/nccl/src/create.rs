@@ -1,7 +1,7 @@
 //! Communicators are made: from an id, or from communicators there are.
 //!
-//! The handle of one made from an id is written at once, so that a program can ask how far it is, and so is that of one
-//! that has grown; the handle of another made from one there is is written when it is there.
+//! The handle of one made from an id, or grown from another, is written at once, so that a program can ask how far it is;
+//! that of one split or shrunk from another when it is there.
 
 use std::ffi::c_int;
 use std::sync::{Arc, PoisonError};
