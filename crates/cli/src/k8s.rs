@@ -13,10 +13,10 @@ mod variables;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
+use diffy::PatchFormatter;
 use ringway_k8s::check::{Outcome, Verdict, lint};
 use ringway_k8s::fix::fix;
 use ringway_k8s::model::{Reading, Source};
-use similar::TextDiff;
 
 use crate::doctor::finding::EXIT_CANNOT;
 use crate::exit::ExitCode;
@@ -135,9 +135,13 @@ fn tell(lines: &str) {
 fn differences(before: &[Source], after: &[Source]) -> String {
     let mut text = String::new();
     for (old, new) in before.iter().zip(after).filter(|(old, new)| old.text != new.text) {
-        let diff = TextDiff::from_lines(&old.text, &new.text);
-        let mut unified = diff.unified_diff();
-        text.push_str(&unified.context_radius(3).header(&old.name, &new.name).to_string());
+        // Where a name has a space, only a tab says that it is over.
+        let end = if old.name.contains(' ') { "\t\n" } else { "\n" };
+        text.extend(["--- ", &old.name, end, "+++ ", &new.name, end]);
+        let patch = diffy::create_patch(&old.text, &new.text);
+        let formatter = PatchFormatter::new().suppress_blank_empty(false);
+        // Behind names of its own.
+        text.extend(formatter.fmt_patch(&patch).to_string().split_inclusive('\n').skip(2));
     }
     text
 }

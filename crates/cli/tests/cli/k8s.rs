@@ -89,7 +89,7 @@ fn faults_are_shown_mended_and_gone() {
     let healthy = job();
     let bad =
         healthy.replace("sizeLimit: 16Gi", "sizeLimit: 64Mi").replace("- IPC_LOCK", "- SYS_PTRACE");
-    let file = folder.file("job.yaml", &bad);
+    let file = folder.file("a job.yaml", &bad);
     let done = run(&["lint", &file]);
     assert_eq!(done.status.code(), Some(2));
     assert!(
@@ -99,6 +99,8 @@ fn faults_are_shown_mended_and_gone() {
     );
     assert!(done.stdout.contains("2 failures") && !done.stdout.contains('\x1b'), "{}", done.stdout);
     let diff = run(&["lint", "--diff", &file]);
+    let header = format!("--- {file}\t\n+++ {file}\t\n@@ -");
+    assert!(diff.stdout.starts_with(&header), "{}", diff.stdout);
     assert!(
         diff.stdout.contains("-          sizeLimit: 64Mi\n+          sizeLimit: 16Gi\n"),
         "{}",
